@@ -17,6 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OWN = {"onelog", "pyspark_onelog", "pyspark_onelog_table"}
 ROOMS = {
+    "onelog/backup/object_store.py": "s3",
     "onelog/observe/tracing.py": "otel",
     "onelog/storage/kv/": "rocksdb",
     "onelog/spark/connect.py": "spark-connect",

@@ -5,15 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onelog.admin.contract import ServerInfo
 from onelog.cli import run
 from onelog.config import Loaded
 
+if TYPE_CHECKING:
+    from onelog.backup.repository import Progress
+    from onelog.backup.restored import Restored, RestoreRequest
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:], _serve, _run_offline))
+    sys.exit(run(sys.argv[1:], _serve, _run_offline, _restore))
 
 
 def _serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
@@ -27,6 +32,12 @@ def _run_offline(data_dir: Path, command: bytes) -> bytes:
     from onelog.assembly import run_offline  # noqa: PLC0415
 
     return run_offline(data_dir, command)
+
+
+def _restore(request: RestoreRequest, progress: Progress) -> Restored:
+    from onelog.assembly import restore_backup  # noqa: PLC0415
+
+    return restore_backup(request, progress)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from onelog.broker import (
     Retention,
     Spans,
     StreamConfig,
+    backup_commands,
     stream_commands,
     view_commands,
 )
@@ -296,6 +297,9 @@ class Server:
                 ),
                 access_commands.SUBJECT: partial(access_commands.run_access_command, broker.access),
                 PASSES: partial(run_pass_command, desk.passes, self._admin_place),
+                backup_commands.SUBJECT: partial(
+                    backup_commands.run_backup_command, broker.backups
+                ),
             }
         )
         control = ControlServer(Path(self._loaded.config.data_dir), commands.run)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from onelog.backup.repository import Progress
+from onelog.backup.restored import Restored, RestoreRequest
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands, failed
 from onelog.base.errors import ConfigError, StorageError, Unavailable
@@ -20,12 +23,14 @@ from onelog.broker import (
     BrokerSettings,
     NamedViews,
     Quotas,
+    backup_commands,
     stream_commands,
     view_commands,
 )
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
+from onelog.restoring import restore
 from onelog.security import commands as user_commands
 from onelog.security import token_commands
 from onelog.security.access import commands as access_commands
@@ -78,6 +83,7 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
                     token_commands.SUBJECT: partial(_run_on_tokens, store, clock),
                     view_commands.SUBJECT: partial(_run_on_views, NamedViews(store, clock)),
                     stream_commands.SUBJECT: partial(_needs_server, data_dir),
+                    backup_commands.SUBJECT: partial(_needs_server, data_dir),
                     access_commands.SUBJECT: partial(_run_on_access, store, clock),
                 }
             ).run(command)
@@ -122,9 +128,22 @@ async def _needs_server(data_dir: Path, _command: bytes) -> bytes:
     return failed(
         Unavailable(
             f"no server runs on {str(data_dir)!r}: start it with `onelog serve`; streams are made"
-            " and changed while it runs"
+            " and changed, and backups are made, while it runs"
         )
     )
+
+
+def restore_backup(request: RestoreRequest, progress: Progress) -> Restored:
+    """Restore a backup into an empty data directory. It blocks."""
+    return restore(request, _restored_engines, progress)
+
+
+def _restored_engines(data_dir: Path) -> Mapping[str, Engine]:
+    clock, kv_root = SystemClock(), data_dir / "kv"
+    return {
+        "segment": SegmentEngine(data_dir / "segment", clock),
+        "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
+    }
 
 
 async def open_broker(
@@ -149,7 +168,14 @@ async def open_broker(
         "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
     }
     return await Broker.open(
-        store, engines, clock, settings, authorizer=authorizer, quotas=quotas, troubles=troubles
+        store,
+        engines,
+        clock,
+        settings,
+        authorizer=authorizer,
+        quotas=quotas,
+        troubles=troubles,
+        scratch=data_dir / "backup.tmp",
     )
 
 

@@ -2,6 +2,7 @@
 
 from onelog.broker.answers import NOWHERE, Notice, Published
 from onelog.broker.append_spans import AppendSpans
+from onelog.broker.backups import BackupRun, Backups
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.checks import Home
 from onelog.broker.cursors import CursorDesk
@@ -70,6 +71,8 @@ __all__ = [
     "NOWHERE",
     "Broker",
     "BrokerSettings",
+    "BackupRun",
+    "Backups",
     "MAIN",
     "MAIN_CONFIG",
     "Message",

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker.answers import Published, Several, Single
+from onelog.broker.backups import Backups
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
@@ -33,6 +35,7 @@ from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
+from onelog.log.freezing import freeze
 from onelog.log.handle import PartitionHandle
 from onelog.log.internal import fix_placement
 from onelog.log.maintenance import Maintenance
@@ -93,6 +96,7 @@ class Broker:
         clock: Clock,
         settings: BrokerSettings,
         troubles: Troubles | None = None,
+        scratch: Path | None = None,
     ) -> None:
         self.store = store
         self.troubles = troubles or Troubles(clock)
@@ -115,6 +119,9 @@ class Broker:
         self.sessions: Sessions
         self.views: NamedViews
         self.maintenance: Maintenance
+        self.backups = Backups(
+            partial(freeze, self.streams, engines, store), scratch, clock, self.troubles
+        )
 
     @classmethod
     async def open(
@@ -127,10 +134,14 @@ class Broker:
         authorizer: Authorizer | None = None,
         quotas: Quotas | None = None,
         troubles: Troubles | None = None,
+        scratch: Path | None = None,
     ) -> Broker:
-        """Recover every stream and cursor. The broker is ready to serve when this returns."""
+        """Recover every stream and cursor. The broker is ready to serve when this returns.
+
+        Backups put links to files into the folder `scratch`; without one there are none.
+        """
         settings = settings or BrokerSettings()
-        broker = cls(store, engines, clock, settings, troubles)
+        broker = cls(store, engines, clock, settings, troubles, scratch)
         try:
             await broker._start(authorizer or broker.access, quotas or Unlimited())
         except BaseException:
@@ -181,6 +192,7 @@ class Broker:
             flush_interval_s=self._settings.flush_interval_s,
             helper_bytes_min=self._settings.helper_bytes_min,
         )
+        await self.backups.open()
         self.maintenance.start()
 
     def _pin(self, stream: str, number: int) -> Offset | None:
@@ -254,6 +266,7 @@ class Broker:
         """Write staged records, save cursors, close every partition cleanly."""
         self.publisher.close()
         try:
+            await self.backups.close()
             await self.maintenance.stop()
             await self.sessions.close()
             await self.cursors.close()

@@ -25,6 +25,7 @@ from onelog.cli.access import build_access
 from onelog.cli.api.building import add_api_commands
 from onelog.cli.api.showing import WATCH_S, AsJson
 from onelog.cli.api.table import NOUNS
+from onelog.cli.backup import add_backup
 from onelog.cli.completion import add_completion
 from onelog.cli.doctor import add_doctor
 from onelog.cli.events import add_events
@@ -36,7 +37,7 @@ from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 from onelog.cli.pipeline import build_pipelines
 from onelog.cli.places import HERE, Place
 from onelog.cli.printable import json_text
-from onelog.cli.reaching import RunOffline
+from onelog.cli.reaching import RestoreBackup, RunOffline
 from onelog.cli.spark import build_spark
 from onelog.cli.sql import add_sql
 from onelog.cli.streams import build_streams
@@ -53,12 +54,17 @@ _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 Serve = Callable[[Loaded, Callable[[ServerInfo], None]], None]
 
 
-def run(arguments: Sequence[str], serve: Serve, run_offline: RunOffline | None = None) -> int:
+def run(
+    arguments: Sequence[str],
+    serve: Serve,
+    run_offline: RunOffline | None = None,
+    restore: RestoreBackup | None = None,
+) -> int:
     """Run one command line; the exit code."""
     try:
         if arguments[:1] == [COMPLETE]:
-            return _complete(build(serve, run_offline), arguments[1:])
-        build(serve, run_offline)(
+            return _complete(build(serve, run_offline, restore), arguments[1:])
+        build(serve, run_offline, restore)(
             with_interval(arguments),
             exit_on_error=False,
             print_error=True,
@@ -100,7 +106,9 @@ def with_interval(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
+def build(
+    serve: Serve, run_offline: RunOffline | None = None, restore: RestoreBackup | None = None
+) -> App:
     """The command tree."""
     app = App(
         name="onelog",
@@ -139,6 +147,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     app.command(build_access(run_offline))
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
+    add_backup(app, run_offline, restore)
     app.command(build_pipelines())
     app.command(build_spark())
     add_sql(app)

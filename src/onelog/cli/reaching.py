@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onelog.base.errors import DataDirLocked, NotFound
 from onelog.cli.places import Place, connected
 
+if TYPE_CHECKING:
+    from onelog.backup.repository import Progress
+    from onelog.backup.restored import Restored, RestoreRequest
+
 RunOffline = Callable[[Path, bytes], bytes]
 """Runs a command on the data directory of a stopped server; raises DataDirLocked when it runs."""
+
+
+RestoreBackup = Callable[["RestoreRequest", "Progress"], "Restored"]
+"""Restores a backup into an empty data directory; it blocks."""
 
 
 def reach(

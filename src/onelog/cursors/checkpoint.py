@@ -37,7 +37,7 @@ from onelog.record.compression import ZSTD
 
 STREAM: Final = "~cursors"
 PINNING: Final = (CursorKind.QUEUE, CursorKind.SESSION)
-_PART_SEPARATOR: Final = b"\0"
+PART_SEPARATOR: Final = b"\0"
 
 CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of state in one batch, unless one cursor alone has more."""
@@ -103,7 +103,7 @@ class CheckpointStore:
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         if key is None:
             return
-        name, _, part = key.decode().partition(_PART_SEPARATOR.decode())
+        name, _, part = key.decode().partition(PART_SEPARATOR.decode())
         if part:
             parts = self._parts.setdefault(name, {})
             if value is None:
@@ -124,7 +124,7 @@ class CheckpointStore:
         found = self._kept.get(name)
         if found is None:
             return None
-        return _decode(found) if isinstance(found, bytes) else found.state()
+        return decode_state(found) if isinstance(found, bytes) else found.state()
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that has any."""
@@ -151,7 +151,7 @@ class CheckpointStore:
         rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
         for name, found in self._kept.items():
             if name not in alive and name not in apart:
-                state = _decode(found) if isinstance(found, bytes) else found.state()
+                state = decode_state(found) if isinstance(found, bytes) else found.state()
                 if state.kind in PINNING:
                     rows.append(state.positions)
         for row in (row for positions in rows for row in positions):
@@ -247,7 +247,7 @@ class CheckpointStore:
         self._check_known()
         key = name.encode()
         rows: list[Row] = [
-            (key + _PART_SEPARATOR + part.encode(), None) for part in self._parts.get(name, {})
+            (key + PART_SEPARATOR + part.encode(), None) for part in self._parts.get(name, {})
         ]
         self._marked.pop(name, None)
         if name in self._kept:
@@ -279,7 +279,8 @@ class CheckpointStore:
         await self.save(*self._marked.values())
 
 
-def _decode(blob: bytes) -> CursorState:
+def decode_state(blob: bytes) -> CursorState:
+    """A kept state."""
     return msgspec.msgpack.decode(blob, type=CursorState)
 
 
@@ -300,7 +301,5 @@ def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
 def _rows(cursor: Cursor, parts: Parts) -> list[Row]:
     """A cursor's parts, then its state: a state never says more than the parts before it."""
     key = cursor.name.encode()
-    rows: list[Row] = [
-        (key + _PART_SEPARATOR + part.encode(), blob) for part, blob in parts.items()
-    ]
+    rows: list[Row] = [(key + PART_SEPARATOR + part.encode(), blob) for part, blob in parts.items()]
     return [*rows, (key, msgspec.msgpack.encode(cursor.state()))]

@@ -14,7 +14,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,6 +33,9 @@ KEYS_MAX: Final = 1_000_000
 """Keys that one pass maps: about 150 bytes of memory each."""
 STATE_NAME: Final = "compaction"
 
+LeaveTurn = Callable[[], AbstractContextManager[None]]
+"""Files are swapped inside of the block that it makes."""
+
 
 class CompactionResult(NamedTuple):
     """What a pass did."""
@@ -45,18 +49,19 @@ class CompactionResult(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """The numbers that a pass needs of the partition, taken on the loop when the pass begins."""
+    """What a pass needs of the partition, taken on the loop when the pass begins."""
 
     upto: Offset
     aborted: Sequence[AbortedTxn]
     producers_last: Mapping[int, LastBatch]
+    leaving: LeaveTurn = nullcontext
 
 
 def scope_of(partition: Partition) -> Scope:
     """The scope of a pass over this partition now."""
     upto = partition.last_stable_offset
     aborted = partition.aborted_between(partition.start_offset, upto)
-    return Scope(upto, aborted, last_batches(partition.producers))
+    return Scope(upto, aborted, last_batches(partition.producers), partition.shared.hold.leaving)
 
 
 class _CleaningProgress(msgspec.Struct, array_like=True):
@@ -141,7 +146,7 @@ def compact(
     size_bytes = sum(row.size_bytes for row in sealed)
     judge = find_judge(job, pace, size_bytes)
     try:
-        return _judged(log, judge, sealed, progress.cleaned_upto, segment_bytes)
+        return _judged(log, judge, sealed, progress.cleaned_upto, segment_bytes, scope.leaving)
     finally:
         judge.close()
 
@@ -152,13 +157,15 @@ def _judged(
     sealed: Sequence[SegmentInfo],
     cleaned_upto: int,
     segment_bytes: int,
+    leaving: LeaveTurn,
 ) -> CompactionResult:
     end = sealed[-1].end_offset
     covered = judge.covered = _map_keys(log, cleaned_upto, end, judge)
     before = after = 0
     for group in neighbours([row for row in sealed if row.base_offset < covered], segment_bytes):
         rewriting = Rewriting.write(log, group, judge.clean, judge.read_bytes)
-        rewriting.commit()
+        with leaving():
+            rewriting.commit()
         before += rewriting.bytes_before
         after += rewriting.bytes_after
     progress = _CleaningProgress(covered, judge.next_horizon_ms, covered >= end)

@@ -34,7 +34,7 @@ from onelog.log.judge_process import HelperLost, judge_for
 from onelog.log.leaving import Leaving, LeavingHooks, Left
 from onelog.log.partition import Durability, Partition
 from onelog.log.retention import Decision, apply_retention, new_start, roll_due
-from onelog.log.rewriting import Pacer
+from onelog.log.rewriting import Pacer, Rewriting
 from onelog.log.syncer import Syncer
 from onelog.log.thinning import Needs, Thinned, thin
 from onelog.log.visits import CHUNK, FAILED, Counters, Pins, Visit, Visits, chunks_of
@@ -276,9 +276,13 @@ class Maintenance:
         if not needs.still_hold():
             await self._syncer.chores.run(rewriting.abort)
             return
-        await self._syncer.chores.run(rewriting.commit)
+        await self._syncer.chores.run(partial(self._commit, rewriting))
         self.counters.thinnings += 1
         self.counters.bytes_thinned += rewriting.bytes_before - rewriting.bytes_after
+
+    def _commit(self, rewriting: Rewriting) -> None:
+        with self._catalog.shared.hold.leaving():
+            rewriting.commit()
 
     # -- flush
 

@@ -162,7 +162,12 @@ class Opener:
         keys = [
             PartitionKey(deleting.id, PartitionId(number)) for number in range(deleting.partitions)
         ]
-        await self.in_chunks(keys, engine.delete)
+
+        def delete(key: PartitionKey) -> None:
+            with self._shared.hold.leaving():
+                engine.delete(key)
+
+        await self.in_chunks(keys, delete)
 
 
 def _vanished(stream: str, number: PartitionId) -> PartitionCorrupt:

@@ -383,6 +383,7 @@ class Partition(LocalReads):
         """Delete records below `start` (at most the high watermark), durably."""
         start = min(start, self.high_watermark)
         log, offset, state = self.log, self.end_offset, encode_state(self.producers, self.epochs)
+        hold = self.shared.hold
 
         def work() -> None:
             # Trimmed batches can no longer be replayed. A state beyond the durable end would be
@@ -390,7 +391,8 @@ class Partition(LocalReads):
             # a trim frees space.
             log.sync()
             try_save(log, offset, state)
-            log.trim(start)
+            with hold.leaving():
+                log.trim(start)
 
         await self.jobs.run(self.shared.syncer.chores, work)
         self.producers.forget_before(self.log.start_offset)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onelog.base.clock import Clock
 from onelog.log.arrivals import Couriers
+from onelog.log.holding import LeavingHold
 from onelog.log.room import DiskRoom
 from onelog.log.sync_watch import SyncWatch
 from onelog.log.syncer import Syncer
@@ -22,7 +23,7 @@ class Shared:
     """One object for all partitions."""
 
     __slots__ = (
-        "begun", "clock", "couriers", "room", "syncer", "syncs", "torn_bytes", "torn_tails",
+        "begun", "clock", "couriers", "hold", "room", "syncer", "syncs", "torn_bytes", "torn_tails",
         "troubles", "unseen",
     )  # fmt: skip
 
@@ -32,6 +33,7 @@ class Shared:
         self.troubles = troubles
         self.couriers = Couriers(troubles)
         self.unseen = UnseenBytes()
+        self.hold = LeavingHold()
         self.room = DiskRoom(troubles)
         self.syncs = SyncWatch(troubles, clock)
         self.torn_tails = 0

@@ -161,6 +161,10 @@ class LocalStore:
             raise
         return watch
 
+    async def snapshot(self, path: Path) -> int:
+        """Write all of the store into a new file. Returns the revision that it holds."""
+        return await self._submit(lambda db: db.copy(path))
+
     async def close(self) -> None:
         """Finish waiting calls, then close everything. Idempotent."""
         if not self._closing:

@@ -137,6 +137,22 @@ class LocalDatabase:
             self._sql.execute("ROLLBACK")
         self._load_revisions()
 
+    def copy(self, path: Path) -> int:
+        """Write all of the store into a new file. Returns the revision that it holds.
+
+        An error there says nothing about this store, so it is not one of the disk's.
+        """
+        try:
+            path.unlink(missing_ok=True)
+            target = sqlite3.connect(path)
+            try:
+                self._sql.backup(target)
+            finally:
+                target.close()
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"the metadata cannot be copied to {path}: {error}") from error
+        return self.revision
+
     def close(self) -> None:
         """Fold the WAL into the file and close it."""
         self._sql.close()

@@ -13,6 +13,7 @@ The model is etcd's v3, so that one contract suite holds the embedded store and 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -141,6 +142,11 @@ class MetadataStore(Protocol):
 
         Raises OffsetOutOfRange when the store no longer has that history: reload, then watch.
         """
+        ...
+
+    async def snapshot(self, path: Path) -> int:
+        """Write all of the store into a new file, from which a store can be opened. Returns the
+        revision that it holds."""
         ...
 
     async def close(self) -> None:

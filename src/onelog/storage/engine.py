@@ -25,8 +25,9 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -297,6 +298,17 @@ class Engine(Protocol):
 
     def check_room(self) -> None:
         """Raise StorageFull when the disk has no room for an append. May block."""
+        ...
+
+    def freeze(self, cuts: Mapping[PartitionKey, Offset], into: Path) -> dict[str, int]:
+        """Let the files of open partitions appear in `into` as they are now, by hard links.
+
+        An engine of the same kind can be opened on a copy of them. Each partition then ends at its
+        cut (a batch boundary that is not beyond its end), or behind it: the opener truncates.
+        Returns the files, named below `into`, and how many bytes of each count: the log goes on
+        in the rest. Nothing may leave the partitions meanwhile. May block; a volatile engine has
+        no files.
+        """
         ...
 
     def close(self) -> None:

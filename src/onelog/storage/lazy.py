@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from onelog.base.ids import Offset
 from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
 
 
@@ -45,6 +46,10 @@ class LazyEngine:
         """Raise StorageFull when there is no room; an engine that was never opened needs none."""
         if self._engine is not None:
             self._engine.check_room()
+
+    def freeze(self, cuts: Mapping[PartitionKey, Offset], into: Path) -> dict[str, int]:
+        """Link the files of partitions; an engine that was never opened has none."""
+        return {} if self._engine is None else self._engine.freeze(cuts, into)
 
     def close(self) -> None:
         """Close the engine if it was opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onelog.admin.api.access import AccessOperations
+from onelog.admin.api.backups import BackupOperations
 from onelog.admin.api.connections import ConnectionOperations
 from onelog.admin.api.cursors import CursorOperations
 from onelog.admin.api.declaring import AnyEvents, AnyOperation
@@ -39,6 +40,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *PeopleOperations(desk, logins).table(),
         *AccessOperations(desk).table(),
         *SettingOperations(desk).table(),
+        *BackupOperations(desk).table(),
     ]
 
 

@@ -7,10 +7,12 @@ late writer never belong to another partition. An idle partition costs a small o
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Closed, Conflict, StorageError
+from onelog.base.ids import Offset
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.kv import keys
 from onelog.storage.kv.database import MAINTENANCE_STALL_S, RESERVE_BYTES, KvDatabase, new_batch
@@ -90,6 +92,14 @@ class KvEngine:
         with self._lock:
             self._check_open()
             self._db.look_for_room()
+
+    def freeze(self, cuts: Mapping[PartitionKey, Offset], into: Path) -> dict[str, int]:
+        """Link the files of the whole database; its partitions may end behind their cuts."""
+        if not cuts:
+            return {}
+        with self._lock:
+            self._check_open()
+        return self._db.freeze(into)
 
     def close(self) -> None:
         """Close every open partition cleanly, then the database."""

@@ -97,10 +97,7 @@ class CheckpointFile:
     def save(self, checkpoint: Checkpoint) -> None:
         """Make `checkpoint` the one that counts, durably."""
         sequence = self._sequence + 1
-        body = msgspec.msgpack.encode(checkpoint)
-        rest = struct.pack("<IQ", len(body), sequence) + body
-        data = _MAGIC + struct.pack("<I", crc32c(rest)) + rest
-        data += bytes(-len(data) % _BLOCK_BYTES)
+        data = _encode(checkpoint, sequence)
         faults.hit("segment.checkpoint")
         path = self._path(sequence)
         fresh = not Path(path).exists()
@@ -114,6 +111,20 @@ class CheckpointFile:
             sync_directory(self._directory)
         faults.hit("segment.checkpoint.written")
         self._sequence = sequence
+
+
+def write_first(directory: Path, checkpoint: Checkpoint) -> Path:
+    """Write the first checkpoint of a copy of a partition; the copier makes it durable."""
+    path = directory / "checkpoint.1"
+    path.write_bytes(_encode(checkpoint, 1))
+    return path
+
+
+def _encode(checkpoint: Checkpoint, sequence: int) -> bytes:
+    body = msgspec.msgpack.encode(checkpoint)
+    rest = struct.pack("<IQ", len(body), sequence) + body
+    data = _MAGIC + struct.pack("<I", crc32c(rest)) + rest
+    return data + bytes(-len(data) % _BLOCK_BYTES)
 
 
 def _decode(data: bytes) -> tuple[int, Checkpoint] | None:

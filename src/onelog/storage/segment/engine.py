@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from onelog.base.errors import (
     StorageError,
     StorageFull,
 )
-from onelog.base.ids import PartitionId
+from onelog.base.ids import Offset, PartitionId
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment.files import (
     OPEN_FILES_MAX,
@@ -165,6 +166,19 @@ class SegmentEngine:
             raise StorageError(f"cannot write in {self._root}: {error}") from error
         finally:
             remove(path)
+
+    def freeze(self, cuts: Mapping[PartitionKey, Offset], into: Path) -> dict[str, int]:
+        """Link the files of open partitions, so that a copy of each ends at its cut."""
+        found: dict[str, int] = {}
+        for key, cut in cuts.items():
+            with self._lock:
+                log = self._open.get(key)
+            if log is None:
+                raise Closed(f"partition {key.stream_id}/{key.partition} is not open")
+            place = f"{key.stream_id}/{key.partition}"
+            for name, size_bytes in log.freeze(cut, into / place).items():
+                found[f"{place}/{name}"] = size_bytes
+        return found
 
     def close(self) -> None:
         """Close every open partition cleanly, then mark the shutdown as clean."""

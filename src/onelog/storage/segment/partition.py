@@ -10,6 +10,7 @@ next sync includes the sealed segments and the directory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from onelog.base.errors import Conflict, CorruptBatch, InvalidRequest
 from onelog.base.ids import Offset, TimestampMs
@@ -26,6 +27,7 @@ from onelog.storage.engine import (
 from onelog.storage.segment import state
 from onelog.storage.segment.durability import PartitionSync
 from onelog.storage.segment.ends import LogEnds
+from onelog.storage.segment.freezing import freeze_partition
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.reading import LogReader
@@ -252,6 +254,11 @@ class SegmentLog:
         """The newest intact state of `name` whose offset is <= `end_offset`."""
         found = state.load_state(self._held.directory, name, self._held.end)
         return None if found is None else (Offset(found[0]), found[1])
+
+    def freeze(self, cut: Offset, into: Path) -> dict[str, int]:
+        """Link the files into a folder, so that a copy of them ends at `cut`. Returns file names
+        and how many bytes of each count."""
+        return freeze_partition(self._held, self._durability, cut, into)
 
     def close(self) -> None:
         """Sync, write the clean state, close every file. Idempotent."""

@@ -238,7 +238,8 @@ class Segment:
         self.last_batch_at = at + batches[-1].position
         self.size_bytes = at + size
 
-    def _plain_row(self) -> SegmentRow:
+    def plain_row(self) -> SegmentRow:
+        """The segment as it is now, without its index files."""
         return SegmentRow(
             self.base_offset, self.size_bytes, self.last_batch_at,
             self.max_timestamp_ms, self.created_ms,
@@ -246,7 +247,7 @@ class Segment:
 
     def row(self) -> SegmentRow:
         """The segment as it is now, its index files written (not synced)."""
-        plain = self._plain_row()
+        plain = self.plain_row()
         return self.indexes.describe(plain) if self.size_bytes else plain
 
     def shrink(self) -> None:
@@ -260,7 +261,7 @@ class Segment:
         """Close the segment for appends."""
         with contextlib.suppress(OSError):  # zeros behind the end do no harm
             self.shrink()
-        self.indexes.settle(self._plain_row())
+        self.indexes.settle(self.plain_row())
         self.sealed = True
 
     def sync(self) -> None:

@@ -67,6 +67,11 @@ def load_state(directory: str, name: str, end: int) -> tuple[int, bytes] | None:
     return None
 
 
+def states_upto(directory: str, end: int) -> list[str]:
+    """The paths of the states at or before `end`."""
+    return [path for offset, path in _files(directory) if offset <= end]
+
+
 def drop_states(directory: str, end: int) -> bool:
     """Remove the states beyond `end`. Returns whether there were any."""
     beyond = [path for offset, path in _files(directory) if offset > end]

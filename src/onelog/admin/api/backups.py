@@ -1,0 +1,89 @@
+"""Operations on backups: begin one, see how far it is, end it.
+
+Rules: a backup holds everything, users and messages alike, and goes wherever its URL says: only
+administrators begin one. Options may hold secrets and are not shown again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from onelog.admin.api.declaring import (
+    ADMIN,
+    VIEWER,
+    AnyOperation,
+    ApiCall,
+    ApiInput,
+    ApiOperation,
+    NoQuery,
+)
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.paging import Page
+from onelog.broker import BackupRun
+
+TAG = "backups"
+_Option = Annotated[str, Meta(max_length=4096)]
+
+
+class NewBackup(ApiInput, frozen=True, kw_only=True):
+    """A backup to be made."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=4096)]
+    """A folder by its whole path, or s3://BUCKET/PREFIX."""
+    options: Annotated[dict[_Option, _Option], Meta(max_length=64)] = msgspec.field(
+        default_factory=dict
+    )
+    """Of the object storage, as obstore has them."""
+    bytes_per_s: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """How fast files are read at most; 0: as fast as it goes."""
+
+
+class BackupOperations:
+    """Handlers."""
+
+    def __init__(self, desk: AdminDesk) -> None:
+        self._desk = desk
+
+    def table(self) -> list[AnyOperation]:
+        """The paths, and the function for each."""
+        rows: list[AnyOperation] = [
+            ApiOperation(
+                method="GET", path="/backups", role=VIEWER, tag=TAG,
+                summary="Backups since the broker started, the newest first.",
+                answer=Page[BackupRun], handler=self.backups,
+            ),
+            ApiOperation(
+                method="POST", path="/backups", role=ADMIN, tag=TAG,
+                summary="Begin a backup; one runs at a time.",
+                body=NewBackup, answer=BackupRun, status=202, handler=self.start,
+            ),
+            ApiOperation(
+                method="GET", path="/backups/{backup}", role=VIEWER, tag=TAG,
+                summary="How far a backup is.", answer=BackupRun, handler=self.backup,
+            ),
+            ApiOperation(
+                method="DELETE", path="/backups/{backup}", role=ADMIN, tag=TAG,
+                summary="End a backup that is under way.", answer=BackupRun, handler=self.cancel,
+            ),
+        ]  # fmt: skip
+        return rows
+
+    async def backups(self, _call: ApiCall[NoQuery, None]) -> Page[BackupRun]:
+        """All runs that are remembered."""
+        return Page(items=self._desk.broker.backups.all(), next_cursor=None)
+
+    async def backup(self, call: ApiCall[NoQuery, None]) -> BackupRun:
+        """One run."""
+        return self._desk.broker.backups.find(call.names["backup"])
+
+    async def start(self, call: ApiCall[NoQuery, NewBackup]) -> BackupRun:
+        """Begin."""
+        wanted = call.body
+        return self._desk.broker.backups.start(wanted.url, wanted.options, wanted.bytes_per_s)
+
+    async def cancel(self, call: ApiCall[NoQuery, None]) -> BackupRun:
+        """End one."""
+        return await self._desk.broker.backups.cancel(call.names["backup"])

@@ -1,0 +1,188 @@
+"""Where backups lie: a folder, or object storage behind the same few calls.
+
+Rules: a name is written whole or not at all. `put` may leave it to `flush` to make names and bytes
+survive power loss; a manifest is put only after a `flush`. Every method blocks, and may be called
+from several threads. Errors say what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from onelog.base import faults
+from onelog.base.errors import InvalidRequest, NotFound, OnelogError, StorageError, StorageFull
+
+Bytes = bytes | bytearray | memoryview
+_TEMPORARY: Final = ".tmp"
+
+
+class StoredObject(NamedTuple):
+    """One name in a store."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+    """By the clock of the store."""
+
+
+class BackupStore(Protocol):
+    """Names, each with its bytes."""
+
+    def put(self, name: str, data: Bytes) -> None:
+        """Write a name; one that exists is replaced."""
+        ...
+
+    def flush(self) -> None:
+        """Everything that was put so far survives power loss."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """All bytes of a name. Raises NotFound."""
+        ...
+
+    def head(self, name: str, size_bytes: int) -> bytes:
+        """The first bytes of a name, at most so many. Raises NotFound."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every name below a folder, in no order."""
+        ...
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete names; one that is not there is no error."""
+        ...
+
+
+def open_backup_store(url: str, options: Mapping[str, str]) -> BackupStore:
+    """The store of a URL: a folder (a path, or `file://`), or object storage (`s3://` and others).
+
+    `options` are those of the object storage. Raises InvalidRequest, ConfigError.
+    """
+    scheme, found, rest = url.partition("://")
+    if found and scheme != "file":
+        from onelog.backup.object_store import ObjectBackups  # noqa: PLC0415 - an extra
+
+        return ObjectBackups(url, options)
+    path = rest if found else url
+    if options:
+        raise InvalidRequest(
+            f"{url!r} is a folder, which takes no options ({', '.join(sorted(options))}); a bucket"
+            " is written s3://BUCKET/PREFIX"
+        )
+    if not path.startswith("/"):
+        raise InvalidRequest(
+            f"{url!r}: name a folder by its whole path, such as /srv/backups, or a bucket, such as"
+            " s3://backups/onelog"
+        )
+    return FolderBackups(Path(path))
+
+
+class FolderBackups:
+    """Backups in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._unsynced: list[Path] = []
+        """Files that were written and not synced."""
+
+    def put(self, name: str, data: Bytes) -> None:
+        """Write a file beside its name, then rename it."""
+        path = self._root / name
+        beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        try:
+            faults.hit("backup.put")
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+                f.write(data)
+            beside.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise self._failed("written", error) from error
+        with self._lock:
+            self._unsynced.append(path)
+
+    def flush(self) -> None:
+        """Sync the files that were written since the last time, then their folders."""
+        with self._lock:
+            paths, self._unsynced = self._unsynced, []
+        folders = {parent for path in paths for parent in (path.parent, *path.parent.parents)}
+        inside = {folder for folder in folders if folder.is_relative_to(self._root)}
+        try:
+            for path in (*paths, *inside, *({self._root.parent} if paths else ())):
+                with contextlib.suppress(FileNotFoundError):  # replaced, or pruned by another
+                    _sync(path)
+        except OSError as error:
+            raise self._failed("synced", error) from error
+
+    def get(self, name: str) -> bytes:
+        """Read a file."""
+        return self.head(name, -1)
+
+    def head(self, name: str, size_bytes: int) -> bytes:
+        """Read the beginning of a file."""
+        try:
+            with (self._root / name).open("rb") as file:
+                return file.read(size_bytes)
+        except FileNotFoundError as error:
+            raise NotFound(f"{self._root / name} is missing") from error
+        except OSError as error:
+            raise self._failed("read", error) from error
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Walk over a folder, without what a crash left half written."""
+        try:
+            for folder, _, names in os.walk(self._root / prefix, onerror=_unless_missing):
+                for name in names:
+                    if not name.endswith(_TEMPORARY):
+                        path = Path(folder, name)
+                        state = path.stat()
+                        yield StoredObject(
+                            path.relative_to(self._root).as_posix(),
+                            state.st_size,
+                            state.st_mtime_ns // 1_000_000,
+                        )
+        except OSError as error:
+            raise self._failed("listed", error) from error
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete files."""
+        try:
+            for name in names:
+                (self._root / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed("changed", error) from error
+
+    def _failed(self, what: str, error: OSError) -> OnelogError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(
+                f"no room in {self._root}: free some space, or delete old backups there with"
+                " `onelog backup prune`, then begin again; what was sent already is used"
+            )
+        if isinstance(error, PermissionError):
+            return StorageError(
+                f"{self._root} cannot be {what} ({error}): give the user of this process"
+                f" (uid {os.geteuid()}) the right to it"
+            )
+        return StorageError(f"{self._root} cannot be {what}: {error}")
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

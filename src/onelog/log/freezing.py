@@ -1,0 +1,119 @@
+"""Freezes the log for a backup: one cut across all partitions, and links to the files below it.
+
+Rules:
+- The cut is made in one pass of the event loop: each partition ends at its high watermark of that
+  moment. Everything visible then is in, nothing else. So no cursor, group, queue or transaction in
+  the internal streams can know of a record that is not in the backup.
+- The metadata is copied before the cut, and the copy is made again while it changed in between. If
+  it keeps changing, the older copy stays: metadata may be behind the log, never ahead of it.
+- Nothing leaves the log from before the cut until every link is made (`log/holding.py`).
+- Streams in memory have no files; they begin empty after a restore as after any start. A stopped
+  partition is left out, and named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from onelog.backup.manifest import PartitionRow
+from onelog.base.ids import Offset, PartitionId
+from onelog.log.catalog import Catalog
+from onelog.metadata.store import MetadataStore
+from onelog.storage.engine import Engine, PartitionKey
+
+METADATA: Final = "metadata.db"
+_TRIES: Final = 5
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """The log as of one moment."""
+
+    point_ms: int
+    streams: int
+    partitions: tuple[PartitionRow, ...]
+    files: dict[str, int]
+    """Names below the folder, and how many bytes of each count."""
+    left_out: tuple[str, ...]
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    point_ms: int
+    streams: int
+    rows: list[PartitionRow]
+    left_out: list[str]
+
+
+async def freeze(
+    catalog: Catalog, engines: Mapping[str, Engine], store: MetadataStore, into: Path
+) -> Frozen:
+    """Let the data directory as of now appear in a new folder on the same file system."""
+    hold = catalog.shared.hold
+    await asyncio.to_thread(partial(into.mkdir, parents=True))
+    await asyncio.to_thread(hold.hold)
+    try:
+        cut = await _stable_cut(catalog, engines, store, into)
+        files = await asyncio.to_thread(partial(_link, engines, cut.rows, into))
+    finally:
+        hold.release()
+    return Frozen(
+        point_ms=cut.point_ms,
+        streams=cut.streams,
+        partitions=tuple(cut.rows),
+        files=files,
+        left_out=tuple(cut.left_out),
+    )
+
+
+async def _stable_cut(
+    catalog: Catalog, engines: Mapping[str, Engine], store: MetadataStore, into: Path
+) -> _Cut:
+    """A cut at which the metadata was as its copy is, or a little later."""
+    for tries_left in reversed(range(_TRIES)):
+        revision = await store.snapshot(into / METADATA)
+        cut = _cut(catalog, engines)
+        if not tries_left or (await store.range(METADATA, 1)).revision == revision:
+            return cut
+    raise AssertionError("the last try returns")
+
+
+def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
+    """On the loop, in one go: where every partition ends."""
+    cut = _Cut(catalog.shared.clock.now_ms(), 0, [], [])
+    streams = [row for row in catalog.streams() if not engines[row.record.config.engine].volatile]
+    for stream in streams:
+        for partition in stream.local:
+            if partition.stopped is not None:
+                cut.left_out.append(f"{partition.place}: {partition.stopped}")
+                continue
+            cut.rows.append(
+                PartitionRow(
+                    stream.name,
+                    stream.record.id,
+                    int(partition.id),
+                    stream.record.config.engine,
+                    stream.is_internal,
+                    int(partition.start_offset),
+                    int(partition.high_watermark),
+                )
+            )
+    return msgspec.structs.replace(cut, streams=len(streams))
+
+
+def _link(engines: Mapping[str, Engine], rows: list[PartitionRow], into: Path) -> dict[str, int]:
+    cuts: defaultdict[str, dict[PartitionKey, Offset]] = defaultdict(dict)
+    for row in rows:
+        key = PartitionKey(row.stream_id, PartitionId(row.partition))
+        cuts[row.engine][key] = Offset(row.end)
+    files = {METADATA: (into / METADATA).stat().st_size}
+    for name, engine in engines.items():
+        if cuts[name]:
+            for path, size_bytes in engine.freeze(cuts[name], into / name).items():
+                files[f"{name}/{path}"] = size_bytes
+    return files

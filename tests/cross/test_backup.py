@@ -1,0 +1,112 @@
+"""A backup under the load of three protocols, then kill -9, then a restore; and by the commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.mqtt_brokers import Onelog, environment
+from tests.support.backups import flip, sent_files
+from tests.support.forks import run_onelog
+from tests.support.history import Deed, History
+from tests.support.mixed import SETTINGS, MixedRun
+
+
+def onelog(*words: str, folder: Path) -> tuple[int, str, str]:
+    done = run_onelog(*words, folder=folder, environment=environment(), timeout_s=120)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def restored_start(server: Onelog, url: str):
+    """Start as after the loss of the machine: from a backup."""
+    begin = server.start
+
+    def start() -> Onelog:
+        shutil.move(server.folder / "data", server.folder / "lost")
+        code, said, wrong = onelog("restore", url, "--data-dir", "data", folder=server.folder)
+        assert code == 0, said + wrong
+        return begin()
+
+    return start
+
+
+def history_upto(old: History, count: int) -> History:
+    """What was promised when `count` lines were written; what was tried later may be there."""
+    kept = old.events[:count]
+    tried = [row for row in old.events[count:] if row.deed is Deed.ATTEMPTED]
+    made = History(kept + tried)
+    for row in kept:
+        if row.deed is Deed.ACKNOWLEDGED:
+            made.known.add(row.text)
+        elif row.deed is Deed.SEEN:
+            made.seen_by[row.who].add(row.text)
+    return made
+
+
+@pytest.mark.fault
+def test_nothing_that_was_acknowledged_before_the_point_is_missing_after_the_restore(tmp_path):
+    server, url = Onelog(tmp_path, *SETTINGS).start(), str(tmp_path / "store")
+    run = MixedRun(server)
+    try:
+        run.prepare()
+        run.begin(write=True)
+        run.written(1000)
+        server.command("backup", "create", url)
+        run.written(300)
+        # The second one is the one that counts: it uses what the first one sent.
+        count, committed, began_s = len(run.history.events), dict(run.committed), time.monotonic()
+        server.command("backup", "create", url)
+        run.written(100)
+        server.start = restored_start(server, url)
+        run.kill()
+        run.history = history_upto(run.history, count)
+        run.history.broken(at_s=began_s)
+        run.committed, run.commits_lost = committed, []
+        run.catch_up()
+        assert not run.findings()
+        assert server.stop() == 0
+        assert not server.errors()
+    finally:
+        server.kill()
+
+
+def test_the_commands_make_list_check_prune_and_restore_backups(tmp_path):
+    server, url = Onelog(tmp_path).start(), str(tmp_path / "store")
+    try:
+        server.command("pub", "a/1", "hello", "--port", str(server.ports["mqtt"]))
+        first = json.loads(server.command("backup", "create", url, "--json").splitlines()[-1])
+        assert (first["state"], first["url"]) == ("done", url)
+        assert "0 B were sent" not in server.command("backup", "create", url)
+        assert first["id"] in server.command("backup", "status")
+        again = json.loads(server.get("/api/v1/backups"))["items"]
+        assert [row["state"] for row in again] == ["done", "done"]
+        listed = server.command("backup", "list", url, "--json").splitlines()
+        assert first["id"] in {json.loads(row)["id"] for row in listed}
+        assert "2 backups are whole" in server.command("backup", "verify", url)
+        assert "deleted 1 backups" in server.command("backup", "prune", url)
+        assert server.stop() == 0
+    finally:
+        server.kill()
+    code, _, wrong = onelog("backup", "create", url, folder=tmp_path)
+    assert (code, "no server runs" in wrong) == (1, True)
+    code, _, wrong = onelog("restore", url, "--data-dir", "data", folder=tmp_path)
+    assert (code, "not empty" in wrong) == (1, True)
+    code, said, wrong = onelog("restore", url, "--data-dir", "again", folder=tmp_path)
+    assert code == 0, wrong
+    assert "every checksum is right" in said
+    code, said, _ = onelog("restore", url, "--data-dir", "more", "--json", folder=tmp_path)
+    assert json.loads(said.splitlines()[-1])["data_dir"] == "more"
+    store = tmp_path / "store"
+    for name, size in sent_files(store).items():
+        if name.startswith("objects/"):
+            flip(store / name, size // 2)
+    code, _, wrong = onelog("backup", "verify", url, folder=tmp_path)
+    assert (code, "is damaged" in wrong) == (1, True)
+    code, _, wrong = onelog("restore", url, "--data-dir", "never", folder=tmp_path)
+    assert (code, "is damaged" in wrong) == (1, True)
+    code, _, wrong = onelog("restore", url, "--data-dir", "n", "--to", "12:00", folder=tmp_path)
+    assert (code, "with its zone" in wrong) == (1, True)
