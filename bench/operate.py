@@ -20,6 +20,7 @@ PARTS = {
     "metrics": "bench.operate_metrics",
     "hostile": "bench.operate_hostile",
     "topics": "bench.operate_topics",
+    "backup": "bench.operate_backup",
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from onelog.backup.fetching import fetch, sync_path
-from onelog.backup.manifest import PartitionRow
+from onelog.backup.manifest import BackupPartition
 from onelog.backup.repository import Progress, Repository
 from onelog.backup.restored import Restored, RestoredPartition, RestoreRequest
 from onelog.backup.stores import open_backup_store
@@ -52,7 +52,7 @@ def restore(request: RestoreRequest, engines: OpenEngines, progress: Progress) -
         )
     with lock_data_dir(data_dir):
         fetch(repository, manifest, data_dir, progress, {METADATA: _FETCHED})
-        rows: defaultdict[str, list[PartitionRow]] = defaultdict(list)
+        rows: defaultdict[str, list[BackupPartition]] = defaultdict(list)
         for row in manifest.partitions:
             rows[row.engine].append(row)
         opened = engines(data_dir)
@@ -89,7 +89,7 @@ def _check_empty(data_dir: Path) -> None:
         )
 
 
-def _forget_tables(engine: Engine, rows: list[PartitionRow]) -> None:
+def _forget_tables(engine: Engine, rows: list[BackupPartition]) -> None:
     """Let tables (retained messages) be made anew: what they name may be cut off.
 
     A table knows only the newest record of each topic. Without its state it reads the log again.

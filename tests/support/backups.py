@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.assembly import restore_backup
-from onelog.backup.manifest import BackupSummary, Manifest, PartitionRow, new_id
+from onelog.backup.manifest import BackupPartition, BackupSummary, Manifest, new_id
 from onelog.backup.repository import Repository
 from onelog.backup.restored import Restored, RestoreRequest
-from onelog.backup.sending import BackupPlan, Counts, Sending
+from onelog.backup.sending import BackupPlan, Sending, SentCounts
 from onelog.backup.stores import FolderBackups
 from onelog.broker import BackupRun, Broker
 
@@ -38,7 +38,7 @@ def plan_of(root: Path, url: str, point_ms: int = POINT_MS, **sizes: int) -> Bac
         url=url,
         options={},
         root=str(root),
-        partitions=(PartitionRow("s", "s-1", 0, "segment", False, 0, 1),),
+        partitions=(BackupPartition("s", "s-1", 0, "segment", False, 0, 1),),
         files=files | sizes,
     )
 
@@ -48,7 +48,7 @@ def send(root: Path, store: Path, point_ms: int = POINT_MS) -> Manifest:
     return Sending(plan_of(root, str(store), point_ms), repository_in(store), _ignore).run()
 
 
-def _ignore(_counts: Counts) -> None:
+def _ignore(_counts: SentCounts) -> None:
     pass
 
 

@@ -49,7 +49,7 @@ class BackupSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions that are not in it, and why."""
 
 
-class PartitionRow(msgspec.Struct, array_like=True, frozen=True):
+class BackupPartition(msgspec.Struct, array_like=True, frozen=True):
     """A partition in a backup."""
 
     stream: str
@@ -86,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A backup."""
 
     summary: BackupSummary
-    partitions: tuple[PartitionRow, ...]
+    partitions: tuple[BackupPartition, ...]
     files: tuple[FileRow, ...]
 
     def objects(self) -> dict[str, int]:
@@ -100,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Body(msgspec.Struct, array_like=True, frozen=True):
-    partitions: tuple[PartitionRow, ...]
+    partitions: tuple[BackupPartition, ...]
     files: tuple[FileRow, ...]
 
 

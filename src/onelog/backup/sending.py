@@ -25,10 +25,10 @@ from typing import Final
 import msgspec
 
 from onelog.backup.manifest import (
+    BackupPartition,
     BackupSummary,
     FileRow,
     Manifest,
-    PartitionRow,
     PieceRow,
     encode_manifest,
     manifest_name,
@@ -51,14 +51,14 @@ class BackupPlan(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str]
     root: str
     """The folder of the frozen files."""
-    partitions: tuple[PartitionRow, ...]
+    partitions: tuple[BackupPartition, ...]
     files: dict[str, int]
     """Names below the root, and how many bytes of each count."""
     bytes_per_s: int = 0
     """How fast files are read at most; 0: as fast as it goes."""
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
+class SentCounts(msgspec.Struct, frozen=True, kw_only=True):
     """How far a backup is."""
 
     files: int
@@ -81,7 +81,7 @@ class Sending:
     """One backup on its way."""
 
     def __init__(
-        self, plan: BackupPlan, repository: Repository, report: Callable[[Counts], None]
+        self, plan: BackupPlan, repository: Repository, report: Callable[[SentCounts], None]
     ) -> None:
         self._plan = plan
         self._repository = repository
@@ -251,7 +251,7 @@ class Sending:
         with self._lock:
             self._done += done
             self._new += new
-            counts = Counts(
+            counts = SentCounts(
                 files=len(self._plan.files),
                 size_bytes=self._total,
                 done_bytes=self._done,

@@ -18,7 +18,7 @@ import msgspec
 
 from onelog.backup.manifest import BackupSummary
 from onelog.backup.repository import Repository
-from onelog.backup.sending import BackupPlan, Counts, Sending
+from onelog.backup.sending import BackupPlan, Sending, SentCounts
 from onelog.backup.stores import open_backup_store
 from onelog.base.errors import OnelogError
 from onelog.base.faults import arm_from_environment
@@ -31,7 +31,7 @@ _NICE: Final = 10
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the worker."""
 
-    counts: Counts | None = None
+    counts: SentCounts | None = None
     done: BackupSummary | None = None
     error: str = ""
     """The class of the error."""
@@ -63,11 +63,11 @@ def _end_with(source: BinaryIO) -> None:
     os._exit(1)
 
 
-def _reporter(out: BinaryIO) -> Callable[[Counts], None]:
+def _reporter(out: BinaryIO) -> Callable[[SentCounts], None]:
     said_s = 0.0
     lock = threading.Lock()
 
-    def report(counts: Counts) -> None:
+    def report(counts: SentCounts) -> None:
         nonlocal said_s
         with lock:
             now_s = time.monotonic()

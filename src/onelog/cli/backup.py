@@ -123,17 +123,17 @@ def _await_run(
     """Show how far a backup is until it ends; Ctrl-C ends it."""
     from onelog.broker.backup_commands import CancelBackup, ShowBackup  # noqa: PLC0415
 
-    show = _Shown(json=json)
+    shown = _Shown(json=json)
     try:
         while run.is_active:
-            show.progress(run.done_bytes, run.size_bytes, run)
+            shown.show(run.done_bytes, run.size_bytes, run)
             time.sleep(_ASK_S)
             (run,) = ask(ShowBackup(id=run.id))
     except KeyboardInterrupt:
         ask(CancelBackup(id=run.id))
         raise
     finally:
-        show.end()
+        shown.end()
     return run
 
 
@@ -236,11 +236,11 @@ def _verify(repository: Repository, backup_id: str, *, json: bool) -> None:
             manifests.append(repository.load(name))
         except OnelogError as error:
             problems.append(str(error))
-    show = _Shown(json=json)
+    shown = _Shown(json=json)
     try:
-        checked = repository.verify(manifests, show.progress)
+        checked = repository.verify(manifests, shown.show)
     finally:
-        show.end()
+        shown.end()
     problems += checked.problems
     if json:
         found = {"objects": checked.objects, "size_bytes": checked.size_bytes}
@@ -288,11 +288,11 @@ def _add_restore(app: App, restore: RestoreBackup | None) -> None:
             id=backup_id,
             upto_ms=_moment_ms(to) if to else None,
         )
-        show = _Shown(json=json)
+        shown = _Shown(json=json)
         try:
-            made = restore(request, show.progress)
+            made = restore(request, shown.show)
         finally:
-            show.end()
+            shown.end()
         if json:
             _print_json(made)
         else:
@@ -320,7 +320,7 @@ class _Shown:
         self._drawn = False
         self._said = -1
 
-    def progress(self, done: int, total: int, row: object = None) -> None:
+    def show(self, done: int, total: int, row: object = None) -> None:
         """Show how far it is."""
         percent = 100 * done // total if total else 0
         if self._json:

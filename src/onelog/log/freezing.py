@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from onelog.backup.manifest import PartitionRow
+from onelog.backup.manifest import BackupPartition
 from onelog.base.ids import Offset, PartitionId
 from onelog.log.catalog import Catalog
 from onelog.metadata.store import MetadataStore
@@ -37,7 +37,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
 
     point_ms: int
     streams: int
-    partitions: tuple[PartitionRow, ...]
+    partitions: tuple[BackupPartition, ...]
     files: dict[str, int]
     """Names below the folder, and how many bytes of each count."""
     left_out: tuple[str, ...]
@@ -46,7 +46,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
 class _Cut(msgspec.Struct, frozen=True):
     point_ms: int
     streams: int
-    rows: list[PartitionRow]
+    rows: list[BackupPartition]
     left_out: list[str]
 
 
@@ -84,7 +84,7 @@ async def _stable_cut(
 
 
 def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
-    """On the loop, in one go: where every partition ends."""
+    """On the loop, without a wait: where every partition ends."""
     cut = _Cut(catalog.shared.clock.now_ms(), 0, [], [])
     streams = [row for row in catalog.streams() if not engines[row.record.config.engine].volatile]
     for stream in streams:
@@ -93,7 +93,7 @@ def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
                 cut.left_out.append(f"{partition.place}: {partition.stopped}")
                 continue
             cut.rows.append(
-                PartitionRow(
+                BackupPartition(
                     stream.name,
                     stream.record.id,
                     int(partition.id),
@@ -106,7 +106,7 @@ def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
     return msgspec.structs.replace(cut, streams=len(streams))
 
 
-def _link(engines: Mapping[str, Engine], rows: list[PartitionRow], into: Path) -> dict[str, int]:
+def _link(engines: Mapping[str, Engine], rows: list[BackupPartition], into: Path) -> dict[str, int]:
     cuts: defaultdict[str, dict[PartitionKey, Offset]] = defaultdict(dict)
     for row in rows:
         key = PartitionKey(row.stream_id, PartitionId(row.partition))

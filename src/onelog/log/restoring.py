@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from onelog.backup.manifest import PartitionRow
+from onelog.backup.manifest import BackupPartition
 from onelog.backup.restored import RestoredPartition
 from onelog.base.errors import StorageError
 from onelog.base.ids import Offset, PartitionId, TimestampMs
@@ -28,13 +28,13 @@ _NOBODY = (-1, -1)
 
 
 def settle(
-    engine: Engine, rows: Iterable[PartitionRow], upto_ms: int | None
+    engine: Engine, rows: Iterable[BackupPartition], upto_ms: int | None
 ) -> list[RestoredPartition]:
     """Check and cut the partitions of one engine. It blocks. Raises OnelogError."""
     return [_settle_one(engine, row, upto_ms) for row in rows if row.end]
 
 
-def with_log(engine: Engine, row: PartitionRow, work: Callable[[PartitionLog], None]) -> None:
+def with_log(engine: Engine, row: BackupPartition, work: Callable[[PartitionLog], None]) -> None:
     """Let `work` have the log of a partition of the backup."""
     key = PartitionKey(row.stream_id, PartitionId(row.partition))
     log = engine.open(key, LogSettings())
@@ -45,7 +45,7 @@ def with_log(engine: Engine, row: PartitionRow, work: Callable[[PartitionLog], N
         log.close()
 
 
-def _settle_one(engine: Engine, row: PartitionRow, upto_ms: int | None) -> RestoredPartition:
+def _settle_one(engine: Engine, row: BackupPartition, upto_ms: int | None) -> RestoredPartition:
     found: list[RestoredPartition] = []
 
     def work(log: PartitionLog) -> None:
