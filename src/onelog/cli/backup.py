@@ -22,6 +22,7 @@ from rich.text import Text
 
 from onelog.base.errors import InvalidRequest, OnelogError, StorageError
 from onelog.cli import render
+from onelog.cli.api.table import NOUNS
 from onelog.cli.reaching import RestoreBackup, RunOffline, reach
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 
@@ -56,7 +57,7 @@ BackupId = Annotated[
 
 def add_backup(app: App, run_offline: RunOffline | None, restore: RestoreBackup | None) -> None:
     """The commands of `onelog backup`, and `onelog restore`."""
-    backup = App(name="backup", help="Make, list, check or delete backups of a running broker.")
+    backup = App(name="backup", help=NOUNS["backup"])
     _add_server_commands(backup, run_offline)
     _add_store_commands(backup)
     app.command(backup)

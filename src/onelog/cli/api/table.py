@@ -36,6 +36,7 @@ NOUNS: Final = {
     "acl": "Say who may do what: rules for every protocol, which apply at once.",
     "pipeline": "Data pipelines on Spark: topics to tables and topics.",
     "config": "Show, check, write or change the configuration.",
+    "backup": "Make, list, check or delete backups of a running broker.",
 }
 """The first words of commands, and what each is about."""
 
@@ -58,6 +59,19 @@ _SEEK = ("earliest", "latest", "time", "offset")
 _LEVELS = ("debug", "info", "warning", "error")
 
 _HERE: Final = (
+    ApiCommand(words="backup create", asks="POST /backups", about="Begin a backup.", by_hand=True),
+    ApiCommand(words="backup status", asks="GET /backups", about="List backups.", by_hand=True),
+    ApiCommand(
+        words="backup show",
+        asks="GET /backups/{backup}",
+        about="Show how far a backup of the running server is.",
+    ),
+    ApiCommand(
+        words="backup cancel",
+        asks="DELETE /backups/{backup}",
+        about="End a backup that is under way.",
+        by_hand=True,
+    ),
     ApiCommand(
         words="overview",
         asks="GET /overview",
