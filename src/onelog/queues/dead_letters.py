@@ -5,6 +5,8 @@ Rules (RabbitMQ, dlx):
   keeps the first death. A dead letter does not expire again.
 - A queue that the message was in before does not get it again, unless a consumer rejected it since:
   otherwise it would go round for ever. Other queues behind the exchange get it.
+- The right to send dead letters is that of who declared the queue (`makers.py`). If that user has
+  it no more, a letter is dropped, as if the exchange were not there, and reported.
 - A message is settled in its queue only after its dead letter is durable (at least once). If the
   letter cannot be written now, the message is read again later, and not held in memory until then.
   If no letter can be made of a message, it stays where it is: it is not handed out, and not lost
@@ -18,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.broker import LOCAL, Notice, Record
 from onelog.queues.addresses import address_of, message_topic
 from onelog.queues.coming import Coming
@@ -84,6 +86,10 @@ class DeadLetters:
             return
         try:
             message, targets = self._letter(queue, record, reason, exchange)
+        except NotAuthorized as error:
+            self._note(queue, place, error)
+            queue.settled_elsewhere(place)
+            return
         except Exception as error:  # noqa: BLE001 - whoever wrote it: one message is left out
             self._note(queue, place, error)
             return
@@ -146,6 +152,7 @@ class DeadLetters:
         changes = _with_death(table, death)
         key = queue.settings.dead_letter_routing_key
         keys = [address.routing_key, *extra_keys_of(record)] if key is None else [key]
+        keys = self._allowed(queue, exchange, keys)
         drop = () if key is None else ("CC",)
         seen = {name: row for name, row in (table | changes).items() if name not in drop}
         targets = vhost.router.route(exchange, keys[0], seen, tuple(keys[1:]))
@@ -153,6 +160,18 @@ class DeadLetters:
         topic = message_topic(vhost.name, exchange, keys[0])
         further, left_out = tuple(keys[1:]), tuple(sorted(cyclic))
         return letter.write(topic, changes, drop, now_ms, further, left_out), targets - cyclic
+
+    def _allowed(self, queue: Queue, exchange: str, keys: list[str]) -> list[str]:
+        """Those keys that who declared the queue may send letters to. Raises NotAuthorized."""
+        maker, may_bury = queue.record.maker, self._vhost.makers.may_bury
+        found = [key for key in keys if may_bury(maker, queue.name, exchange, key)]
+        if not found:
+            assert maker is not None, "then nothing is judged"
+            raise NotAuthorized(
+                f"{maker.name}, who declared the queue '{queue.name}', may no longer send its dead"
+                f" letters to the exchange '{exchange}'; they are dropped"
+            )
+        return found
 
 
 def _texts(value: Any) -> list[str]:

@@ -63,6 +63,8 @@ def encode_row(record: ExchangeRecord | QueueRecord | Binding) -> bytes:
     """The kept form of a definition."""
     fields: dict[str, Any] = msgspec.structs.asdict(record)
     fields["arguments"] = encode_table(record.arguments)
+    if record.maker is None:
+        del fields["maker"]
     return msgspec.json.encode(fields)
 
 

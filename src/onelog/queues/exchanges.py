@@ -8,12 +8,13 @@ Rules (AMQP 0-9-1 3.1.3, RabbitMQ's extensions):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from onelog.base.errors import InvalidRequest
+from onelog.broker import Principal
 
 ExchangeType = Literal["direct", "fanout", "topic", "headers"]
 TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "topic", "headers")
@@ -32,6 +33,8 @@ class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
     auto_delete: bool = False
     internal: bool = False
     arguments: Table = {}
+    maker: Principal | None = None
+    """Who declared it, as whom its alternate exchange is judged; None: it is not judged."""
 
     @property
     def alternate(self) -> str | None:
@@ -69,6 +72,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     destination: Destination
     routing_key: str
     arguments: Table = {}
+    maker: Principal | None = None
+    """As whom what comes through it is judged (`makers.py`); None: it is not judged."""
 
     @property
     def identity(self) -> Identity:
@@ -80,23 +85,29 @@ def _canonical(arguments: Table) -> str:
     return repr(sorted(arguments.items(), key=lambda row: row[0]))
 
 
+Way = tuple[Destination, Collection[Principal | None]]
+"""Where a message goes, and who made the bindings that lead it there."""
+
+
 class _Counted:
-    """Destinations, each with the number of bindings that lead to it."""
+    """Destinations, each with the makers of the bindings that lead to it."""
 
     __slots__ = ("rows",)
 
     def __init__(self) -> None:
-        self.rows: dict[Destination, int] = {}
+        self.rows: dict[Destination, dict[Principal | None, int]] = {}
 
-    def add(self, destination: Destination) -> None:
-        self.rows[destination] = self.rows.get(destination, 0) + 1
+    def add(self, binding: Binding) -> None:
+        makers = self.rows.setdefault(binding.destination, {})
+        makers[binding.maker] = makers.get(binding.maker, 0) + 1
 
-    def remove(self, destination: Destination) -> None:
-        left = self.rows[destination] - 1
-        if left:
-            self.rows[destination] = left
-        else:
-            del self.rows[destination]
+    def remove(self, binding: Binding) -> None:
+        makers = self.rows[binding.destination]
+        makers[binding.maker] -= 1
+        if not makers[binding.maker]:
+            del makers[binding.maker]
+        if not makers:
+            del self.rows[binding.destination]
 
 
 class _Rule(Protocol):
@@ -107,7 +118,7 @@ class _Rule(Protocol):
 
     def remove(self, binding: Binding) -> None: ...
 
-    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]: ...
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Way]: ...
 
 
 class _Direct:
@@ -119,18 +130,18 @@ class _Direct:
         self._keys: dict[str, _Counted] = {}
 
     def add(self, binding: Binding) -> None:
-        self._keys.setdefault(binding.routing_key, _Counted()).add(binding.destination)
+        self._keys.setdefault(binding.routing_key, _Counted()).add(binding)
 
     def remove(self, binding: Binding) -> None:
         found = self._keys[binding.routing_key]
-        found.remove(binding.destination)
+        found.remove(binding)
         if not found.rows:
             del self._keys[binding.routing_key]
 
-    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Way]:
         del headers
         found = self._keys.get(key)
-        return () if found is None else found.rows
+        return () if found is None else found.rows.items()
 
 
 class _Fanout:
@@ -142,14 +153,14 @@ class _Fanout:
         self._all = _Counted()
 
     def add(self, binding: Binding) -> None:
-        self._all.add(binding.destination)
+        self._all.add(binding)
 
     def remove(self, binding: Binding) -> None:
-        self._all.remove(binding.destination)
+        self._all.remove(binding)
 
-    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Way]:
         del key, headers
-        return self._all.rows
+        return self._all.rows.items()
 
 
 class _Topic:
@@ -164,22 +175,22 @@ class _Topic:
         node = self._root
         for word in _words(binding.routing_key):
             node = node.children.setdefault(word, _Words())
-        node.ends.add(binding.destination)
+        node.ends.add(binding)
 
     def remove(self, binding: Binding) -> None:
         words = _words(binding.routing_key)
         path = [self._root]
         for word in words:
             path.append(path[-1].children[word])
-        path[-1].ends.remove(binding.destination)
+        path[-1].ends.remove(binding)
         for above, word, node in zip(path[-2::-1], words[::-1], path[:0:-1], strict=True):
             if node.children or node.ends.rows:
                 break
             del above.children[word]
 
-    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Way]:
         del headers
-        found: set[Destination] = set()
+        found: list[Way] = []
         words = _words(key)
         seen: set[tuple[int, int]] = set()
         waiting: list[tuple[_Words, int]] = [(self._root, 0)]
@@ -192,7 +203,7 @@ class _Topic:
             if rest is not None:
                 waiting += [(rest, after) for after in range(at, len(words) + 1)]
             if at == len(words):
-                found.update(node.ends.rows)
+                found += node.ends.rows.items()
                 continue
             for word in (words[at], "*"):
                 child = node.children.get(word)
@@ -223,18 +234,18 @@ class _Headers:
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self._rows: dict[Identity, tuple[_HeadersWanted, Destination]] = {}
+        self._rows: dict[Identity, tuple[_HeadersWanted, Way]] = {}
 
     def add(self, binding: Binding) -> None:
         wanted = _HeadersWanted(binding.arguments)
-        self._rows[binding.identity] = wanted, binding.destination
+        self._rows[binding.identity] = wanted, (binding.destination, (binding.maker,))
 
     def remove(self, binding: Binding) -> None:
         del self._rows[binding.identity]
 
-    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Way]:
         del key
-        return [to for wanted, to in self._rows.values() if wanted.matches(headers)]
+        return [way for wanted, way in self._rows.values() if wanted.matches(headers)]
 
 
 class _HeadersWanted:

@@ -81,6 +81,8 @@ class Follower:
         self._root_matters = False
         """Whether an `amq.topic`, which shares all topics, has any binding."""
         self._has_queues = False
+        self.rights = 0
+        """Counts changes of what makers of bindings may."""
 
     def settle_up(self) -> None:
         """Note in every queue what was routed to it."""

@@ -76,6 +76,7 @@ class History:
         self._stands = stands
         self._alone = alone
         """The rules of the past; None: what came since is read, and all rules count."""
+        self._rights = follower.rights
         self._positions = dict(positions)
 
     async def take(self) -> None:
@@ -157,6 +158,9 @@ class History:
             return False
         headers = headers_of(record)
         further = extra_keys_of(record)
+        if self._rights != self._follower.rights:  # they changed while this is read
+            self._rights = self._follower.rights
+            self._alone.forget()
         found = self._alone.route(address.exchange, address.routing_key, headers, further)
         return queue.name in found
 
@@ -179,7 +183,7 @@ async def past_of(follower: Follower, queue: Queue, binding: Binding, stands: Mo
 
 def _router_of(queue: Queue, binding: Binding) -> Router:
     """What the binding leads to when there is no other."""
-    alone = Router()
+    alone = Router(queue.vhost.makers)
     for record in queue.vhost.router.exchanges():
         if alone.find(record.name) is None:
             alone.add_exchange(record)

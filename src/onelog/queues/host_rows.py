@@ -211,7 +211,7 @@ class HostRows:
 
     def _bind(self, binding: Binding) -> bool:
         """Let a binding count; False when an end of it is not there."""
-        if not self._vhost.has_ends(binding):
+        if not self._vhost.bindings.have_ends(binding):
             return False
         self._vhost.router.bind(binding)
         return True

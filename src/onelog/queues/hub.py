@@ -155,6 +155,7 @@ class QueueHub:
         for queue in queues:
             queue.expiry.watch()
         hang(self._undo, self.broker.streams.on_change, self._streams_changed)
+        hang(self._undo, self.broker.authorizer.on_change, self._rights_changed)
         hang(self._undo, self.broker.maintenance.after_trim, self._trimmed)
 
     async def abandon(self) -> None:
@@ -276,6 +277,13 @@ class QueueHub:
         """An exchange, a queue or a binding came or went."""
         self.generation += 1
         self.follower.topology_changed()
+
+    def _rights_changed(self) -> None:
+        """What makers may is judged anew, from the next message on."""
+        for vhost in self.vhosts.all():
+            vhost.router.forget()
+        self.follower.rights += 1
+        self.topology_changed()
 
     async def _trimmed(self, partition: PartitionHandle) -> None:
         await drop_unused(self, partition)

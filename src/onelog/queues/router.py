@@ -6,15 +6,18 @@ Rules:
   queue at all, the message goes to its alternate exchange, once.
 - A message with further keys (CC, BCC) goes where any of its keys leads, at every exchange on its
   way: one key may lead to the next exchange and another one from there.
+- A binding leads a message only while its maker may have it, and an alternate exchange likewise
+  (`makers.py`). Where they may not, the message goes as if they were not there.
 - The answer for an exchange whose bindings look only at the key is cached by key; every change of
-  the topology drops the cache.
+  the topology drops the cache, and so does `forget`, when rights changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
+from onelog.broker import Principal
 from onelog.queues.exchanges import (
     BUILT_IN,
     Binding,
@@ -27,10 +30,22 @@ from onelog.queues.exchanges import (
 CACHE_MAX: Final = 100_000
 
 
+class Judge(Protocol):
+    """Says whether what somebody made still counts for a message."""
+
+    def may_lead(self, maker: Principal | None, source: str, key: str, to: Destination) -> bool:
+        """Whether a binding brings a message from an exchange to its destination."""
+
+    def may_pass_on(self, maker: Principal | None, alternate: str, key: str) -> bool:
+        """Whether a message that an exchange finds no queue for goes to its alternate exchange."""
+
+
 class Router:
     """The exchanges and bindings of one virtual host."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Judge | None = None) -> None:
+        self.judge = judge
+        """None: nothing is judged."""
         self._exchanges: dict[str, Exchange] = {
             record.name: Exchange(record) for record in BUILT_IN
         }
@@ -90,6 +105,11 @@ class Router:
         self._cache.clear()
         return True
 
+    def find_binding(self, binding: Binding) -> Binding | None:
+        """The binding that is there in place of this one; None: there is none."""
+        exchange = self._exchanges.get(binding.source)
+        return None if exchange is None else exchange.bindings.get(binding.identity)
+
     def has(self, binding: Binding) -> bool:
         """Whether a binding is there."""
         exchange = self._exchanges.get(binding.source)
@@ -119,6 +139,10 @@ class Router:
     def bindings_to(self, destination: Destination) -> list[Binding]:
         """The bindings to a queue or an exchange."""
         return list(self._to.get(destination, {}).values())
+
+    def forget(self) -> None:
+        """Rights changed: remembered answers may be wrong now."""
+        self._cache.clear()
 
     # -- reachability
 
@@ -200,9 +224,8 @@ class Router:
             queues, onward = self._leave(node, keys, headers)
             found |= queues
             waiting += onward
-            alternate = node.record.alternate
-            if not queues and not onward and alternate is not None:
-                waiting.append(alternate)
+            if not queues and not onward:
+                waiting += self._alternates(node.record, keys)
         answer = frozenset(found)
         if is_lasting:
             if len(self._cache) >= CACHE_MAX:
@@ -218,9 +241,27 @@ class Router:
         queues: set[str] = set()
         onward: list[str] = []
         for key in keys:
-            for destination in node.find(key, headers):
+            for destination, makers in node.find(key, headers):
+                if not self._leads(makers, node.record.name, key, destination):
+                    continue
                 if destination.kind == "queue":
                     queues.add(destination.name)
                 else:
                     onward.append(destination.name)
         return queues, onward
+
+    def _leads(
+        self, makers: Iterable[Principal | None], source: str, key: str, to: Destination
+    ) -> bool:
+        judge = self.judge
+        return judge is None or any(judge.may_lead(maker, source, key, to) for maker in makers)
+
+    def _alternates(self, record: ExchangeRecord, keys: tuple[str, ...]) -> list[str]:
+        """The alternate exchange that a message goes to, if there is one."""
+        alternate, judge = record.alternate, self.judge
+        if alternate is None:
+            return []
+        is_open = judge is None or any(
+            judge.may_pass_on(record.maker, alternate, key) for key in keys
+        )
+        return [alternate] if is_open else []

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from onelog.base.errors import InvalidRequest
+from onelog.broker import Principal
 from onelog.queues.errors import QueueLocked
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
@@ -32,6 +33,8 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     auto_delete: bool = False
     arguments: dict[str, Any] = {}
+    maker: Principal | None = None
+    """Who declared it, as whom its dead letters are judged; None: they are not judged."""
 
     @property
     def is_kept(self) -> bool:

@@ -31,6 +31,7 @@ from onelog.base.errors import (
 )
 from onelog.broker import RoutedCursor
 from onelog.queues.addresses import RESERVED, check_new_name
+from onelog.queues.binding import Bindings
 from onelog.queues.dead_letters import DeadLetters
 from onelog.queues.definitions import binding_key
 from onelog.queues.errors import NotDeclared, UnknownExchangeType
@@ -39,10 +40,10 @@ from onelog.queues.exchanges import (
     Binding,
     Destination,
     ExchangeRecord,
-    check_binding_arguments,
     check_same_exchange,
 )
 from onelog.queues.host_rows import HostRows
+from onelog.queues.makers import Makers
 from onelog.queues.queue import Queue
 from onelog.queues.replies import Replies
 from onelog.queues.router import Router
@@ -77,9 +78,11 @@ class VirtualHost:
     def __init__(self, hub: QueueHub, name: str) -> None:
         self.hub = hub
         self.name = name
-        self.router = Router()
+        self.makers = Makers(hub.broker.authorizer, name)
+        self.router = Router(self.makers)
         self.queues: dict[str, Queue] = {}
         self.rows = HostRows(self, hub.topology)
+        self.bindings = Bindings(self)
         self.is_gone = False
         self._changes: dict[str, asyncio.Event] = {}
         """Keys of rows that are being written or deleted, and futures of those who wait."""
@@ -89,7 +92,7 @@ class VirtualHost:
 
     # -- keeping rows
 
-    def _change(
+    def change_row(
         self, key: str, work: Coroutine[Any, Any, T], *, carried: bool = True
     ) -> Awaitable[T]:
         """Carry a change through, or not; who wants to change the same waits meanwhile."""
@@ -104,25 +107,10 @@ class VirtualHost:
 
         return self.hub.carry_through(change()) if carried else change()
 
-    async def _settled(self, key: str) -> None:
+    async def settled(self, key: str) -> None:
         """Wait until an object is durable and can be used, so that no answer comes too early."""
         while key in self._changes:
             await self._changes[key].wait()
-
-    def has_ends(self, binding: Binding) -> bool:
-        """Whether both ends of a binding are there."""
-        if self.router.find(binding.source) is None:
-            return False
-        if binding.destination.kind == "queue":
-            return binding.destination.name in self.queues
-        return self.router.find(binding.destination.name) is not None
-
-    def _is_kept(self, binding: Binding) -> bool:
-        """Whether a binding is needed to know which queues messages went to."""
-        if binding.destination.kind == "exchange":
-            return True
-        queue = self.queues.get(binding.destination.name)
-        return queue is not None and queue.record.is_kept
 
     # -- exchanges
 
@@ -162,7 +150,7 @@ class VirtualHost:
             return
         key = self.rows.key("exchanges", record.name)
         while True:
-            await self._settled(key)
+            await self.settled(key)
             current = self.router.find(record.name)
             if current is not None:
                 check_same_exchange(current, record, self.name)
@@ -171,7 +159,7 @@ class VirtualHost:
             if record.type not in TYPES:
                 raise UnknownExchangeType(f"invalid exchange type '{record.type}'")
             with contextlib.suppress(Conflict):
-                await self._change(key, self._keep_exchange(key, record))
+                await self.change_row(key, self._keep_exchange(key, record))
                 return
 
     async def _keep_exchange(self, key: str, record: ExchangeRecord) -> None:
@@ -186,15 +174,15 @@ class VirtualHost:
             raise NotAuthorized(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         key = self.rows.key("exchanges", name)
         while True:
-            await self._settled(key)
+            await self.settled(key)
             if self.router.find(name) is None:
                 return
             if if_unused and self.router.bindings_from(name):
                 raise InvalidRequest(f"exchange '{name}' in vhost '{self.name}' in use")
             with contextlib.suppress(Conflict):
-                gone = await self._change(key, self._drop_exchange(key, name))
+                gone = await self.change_row(key, self._drop_exchange(key, name))
                 break
-        await self._unused_exchanges(gone)
+        await self.unused_exchanges(gone)
 
     async def _drop_exchange(self, key: str, name: str) -> list[Binding]:
         """Delete an exchange; the bindings that went with it."""
@@ -206,13 +194,14 @@ class VirtualHost:
             # What it brought to queues is kept with them before nobody knows any more that it did.
             await self.hub.save_behind(self, bindings)
             try:
-                await self._drop_rows(key, bindings)
+                await self.drop_rows(key, bindings)
             except OnelogError:
                 if self.router.find(name) is not None:
                     raise  # else only rows that lead nowhere are left, as with a queue
         return bindings
 
-    async def _drop_rows(self, key: str, bindings: list[Binding]) -> None:
+    async def drop_rows(self, key: str, bindings: list[Binding]) -> None:
+        """Delete a row, then those of bindings, whose queues were saved."""
         keys = [key, *(binding_key(self.name, row) for row in bindings)]
         with self.rows.writing(*keys):
             await self.rows.delete(*keys)
@@ -222,7 +211,7 @@ class VirtualHost:
         to = self.router.bindings_to(Destination("exchange", name))
         return [*self.router.bindings_from(name), *to]
 
-    async def _unused_exchanges(self, gone: list[Binding]) -> None:
+    async def unused_exchanges(self, gone: list[Binding]) -> None:
         """Delete exchanges that were declared to go with their last binding."""
         for source in {row.source for row in gone}:
             found = self.router.find(source)
@@ -249,7 +238,7 @@ class VirtualHost:
         generated = "" if record.name or passive else f"amq.gen-{secrets.token_urlsafe(16)}"
         record = msgspec.structs.replace(record, name=record.name or generated)
         while True:
-            await self._settled(self.rows.key("queues", record.name))
+            await self.settled(self.rows.key("queues", record.name))
             await self.rows.adopt(record.name)
             if passive or record.name in self.queues:
                 found = self.queue(record.name, owner)
@@ -275,7 +264,7 @@ class VirtualHost:
         self.rows.prepared[record.name] = queue
         key = self.rows.key("queues", record.name)
         # What is not kept goes with its connection, also while it is made.
-        await self._change(key, self._keep_queue(queue), carried=record.is_kept)
+        await self.change_row(key, self._keep_queue(queue), carried=record.is_kept)
         if settings.start is not None:
             await self.hub.carry_through(self.hub.follower.standing.take_own_past(queue))
         return queue
@@ -314,7 +303,7 @@ class VirtualHost:
     async def adopt_queue(self, record: QueueRecord) -> None:
         """Make a queue that the store has, and that nobody here declares."""
         key = self.rows.key("queues", record.name)
-        await self._settled(key)
+        await self.settled(key)
         if record.name in self.queues or not self.rows.has(key):
             return
         queue = self._new_queue(record, read_settings(record, self.name))
@@ -327,7 +316,7 @@ class VirtualHost:
                 queue.close()
                 await self.hub.unwatch(queue)
 
-        await self._change(key, adopt())
+        await self.change_row(key, adopt())
 
     def remove_queue(self, queue: Queue) -> list[Binding]:
         """A queue is there no more; the bindings that went with it."""
@@ -357,7 +346,7 @@ class VirtualHost:
         """queue.delete; how many messages went with it."""
         key = self.rows.key("queues", queue.name)
         while True:
-            await self._settled(key)
+            await self.settled(key)
             if if_unused and queue.consumers:
                 raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' in use")
             if if_empty and queue.ready.size:  # what is out does not count, as in RabbitMQ
@@ -366,9 +355,9 @@ class VirtualHost:
                 return 0
             count = queue.ready.size
             with contextlib.suppress(Conflict):
-                gone = await self._change(key, self._drop_queue(key, queue))
+                gone = await self.change_row(key, self._drop_queue(key, queue))
                 break
-        await self._unused_exchanges(gone)
+        await self.unused_exchanges(gone)
         # Its consumers hear of it after whoever deleted it has the answer.
         self.hub.loop.call_soon(queue.consumers.tell_gone)
         return count
@@ -382,7 +371,7 @@ class VirtualHost:
         gone = self.router.bindings_to(Destination("queue", queue.name))
         self.rows.leaving.add(queue.name)
         try:
-            await self._drop_rows(key, gone)
+            await self.drop_rows(key, gone)
         except OnelogError:
             if not queue.is_deleted:
                 raise
@@ -418,79 +407,13 @@ class VirtualHost:
 
     async def bind(self, binding: Binding) -> None:
         """queue.bind and exchange.bind. The caller has looked up both ends."""
-        source = self.exchange(binding.source)
         if not binding.source:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
-        check_binding_arguments(source, binding.arguments)
-        waiting = self.streams.make_ready(binding.source)
-        if waiting is not None:
-            await waiting
-        key = binding_key(self.name, binding)
-        while True:
-            await self._settled(key)
-            self._check_ends(binding)
-            if self.router.has(binding):
-                return
-            if not self._is_kept(binding) and not self._brings_past(binding):
-                self.router.bind(binding)
-                self.hub.topology_changed()
-                return
-            with contextlib.suppress(Conflict):
-                await self._change(key, self._keep_binding(key, binding))
-                return
-
-    def _check_ends(self, binding: Binding) -> None:
-        """Raise NotDeclared when an end of a binding is gone."""
-        self.exchange(binding.source)
-        if binding.destination.kind == "exchange":
-            self.exchange(binding.destination.name)
-        else:
-            self.queue(binding.destination.name, None)
-
-    def _brings_past(self, binding: Binding) -> bool:
-        if binding.destination.kind == "exchange":
-            return False
-        return self.queues[binding.destination.name].settings.start is not None
-
-    async def _keep_binding(self, key: str, binding: Binding) -> None:
-        queues = self.hub.queues_behind(self, binding)
-        standing = self.hub.follower.standing
-        async with standing.still(queues):
-            self._check_ends(binding)
-            if self.hub.queues_behind(self, binding) != queues:
-                raise Conflict("queues came or went meanwhile")
-            if self._brings_past(binding):
-                await standing.take_past(queues[0], binding)
-            if not self._is_kept(binding):
-                self._check_ends(binding)
-                self.router.bind(binding)
-                self.hub.topology_changed()
-                return
-            await self.hub.keep_positions(self, binding)
-            with self.rows.writing(key):
-                await self.rows.create(key, binding, *self.rows.needed_by(binding))
+        await self.bindings.bind(binding)
 
     async def unbind(self, binding: Binding) -> None:
         """queue.unbind and exchange.unbind; no error when the binding does not exist."""
         if not binding.source:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
-        key = binding_key(self.name, binding)
-        while True:
-            await self._settled(key)
-            if not self.router.has(binding):
-                return
-            with contextlib.suppress(Conflict):
-                if self.rows.has(key):
-                    await self._change(key, self._drop_binding(key, binding))
-                else:
-                    self.router.unbind(binding)
-                    self.hub.topology_changed()
-                break
-        await self._unused_exchanges([binding])
-
-    async def _drop_binding(self, key: str, binding: Binding) -> None:
-        queues = self.hub.queues_behind(self, binding)
-        async with self.hub.follower.standing.still(queues):
-            # What it brought stays: it is kept before nobody knows any more that it did.
-            await self.hub.save_behind(self, [binding])
-            await self._drop_rows(key, [])
+        if await self.bindings.unbind(binding):
+            await self.unused_exchanges([binding])

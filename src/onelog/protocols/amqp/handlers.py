@@ -1,35 +1,24 @@
 """The table of methods: what each does. `channel.py` handles Basic.Publish and the close of a
-channel.
+channel, `declaring.py` exchanges, queues and bindings.
 
 Rules: a handler answers at once, or returns a coroutine that holds the channel until it has
-answered. A method with `nowait` gets no answer. An empty queue name is the last queue declared on
-the channel.
+answered. A method with `nowait` gets no answer.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from onelog.broker import Action, Cold
-from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
-from onelog.protocols.amqp.frames import make_method
-from onelog.protocols.amqp.permissions import (
-    may,
-    may_bind,
-    may_consume,
-    may_see,
-    may_send_dead_letters,
-)
+from onelog.broker import Cold
+from onelog.protocols.amqp import declaring
+from onelog.protocols.amqp.declaring import queue_to_have
+from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.replies import consume_replies
 from onelog.protocols.amqp.transactions import Transaction
-from onelog.queues.errors import NotDeclared
-from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
 from onelog.queues.replies import REPLY_TO
-from onelog.queues.settings import QueueRecord
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
@@ -63,198 +52,6 @@ def ignore(channel: Channel, method: Any) -> Work:
     return None
 
 
-# -- exchanges
-
-
-async def exchange_declare(channel: Channel, method: Any) -> None:
-    """Make an exchange, or check that it exists."""
-    record = ExchangeRecord(
-        name=method.exchange,
-        type=method.exchange_type,
-        durable=method.durable,
-        auto_delete=method.auto_delete,
-        internal=method.internal,
-        arguments=dict(method.arguments or {}),
-    )
-    if not method.passive:
-        may(channel, Action.CREATE, "exchange", record.name)
-        if record.alternate is not None:
-            may(channel, Action.PUBLISH, "exchange", record.alternate)
-    await channel.vhost.declare_exchange(record, passive=method.passive)
-    if not method.nowait:
-        channel.send(commands.Exchange.DeclareOk())
-
-
-async def exchange_delete(channel: Channel, method: Any) -> None:
-    """Delete an exchange."""
-    may(channel, Action.DELETE, "exchange", method.exchange)
-    await channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
-    if not method.nowait:
-        channel.send(commands.Exchange.DeleteOk())
-
-
-def _exchange_binding(channel: Channel, method: Any) -> Binding:
-    """The binding that a client may make or end. Raises AmqpError or NotDeclared."""
-    ends = (method.source, method.destination)
-    if not all(ends):
-        raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    binding = Binding(
-        source=method.source,
-        destination=Destination("exchange", method.destination),
-        routing_key=method.routing_key,
-        arguments=dict(method.arguments or {}),
-    )
-    may_bind(channel, binding)
-    for name in ends:
-        channel.vhost.exchange(name)
-    return binding
-
-
-async def exchange_bind(channel: Channel, method: Any) -> None:
-    """Bind an exchange to another one."""
-    binding = _exchange_binding(channel, method)
-    await channel.vhost.bind(binding)
-    if not method.nowait:
-        channel.send(commands.Exchange.BindOk())
-
-
-async def exchange_unbind(channel: Channel, method: Any) -> None:
-    """Remove that binding; no error when an end of it does not exist."""
-    with _not_there():
-        binding = _exchange_binding(channel, method)
-        await channel.vhost.unbind(binding)
-    if not method.nowait:
-        channel.send(commands.Exchange.UnbindOk())
-
-
-@contextlib.contextmanager
-def _not_there() -> Iterator[None]:
-    """Ignore that an end of a binding does not exist."""
-    try:
-        yield
-    except (AmqpError, NotDeclared) as error:
-        if amqp_error(error).code is not Reply.NOT_FOUND:
-            raise
-
-
-# -- queues
-
-
-def _queue_name(channel: Channel, name: str) -> str:
-    name = name or channel.last_queue
-    if not name:
-        raise AmqpError(Reply.NOT_FOUND, "no previously declared queue")
-    return name
-
-
-def _queue_to_have(channel: Channel, name: str) -> Queue:
-    """A queue that a client may consume. Its right is asked first, as RabbitMQ does: who has none
-    does not learn whether the queue is there."""
-    name = _queue_name(channel, name)
-    may_consume(channel, name)
-    return channel.vhost.queue(name, channel.connection)
-
-
-async def queue_declare(channel: Channel, method: Any) -> None:
-    """Make a queue, or check that it exists."""
-    if method.passive and channel.vhost.replies.find(method.queue) is not None:
-        if not method.nowait:
-            _declared(channel, method.queue, 0, 1)
-        return
-    record = QueueRecord(
-        name=method.queue,
-        durable=method.durable,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        arguments=dict(method.arguments or {}),
-    )
-    if method.passive:
-        may_see(channel, record.name)  # the answer counts messages and consumers
-    else:
-        _may_declare(channel, record)
-    queue = await channel.vhost.declare_queue(record, channel.connection, passive=method.passive)
-    channel.last_queue = queue.name
-    if not method.nowait:
-        _declared(channel, queue.name, queue.ready.size, len(queue.consumers))
-
-
-def _may_declare(channel: Channel, record: QueueRecord) -> None:
-    may(channel, Action.CREATE, "queue", record.name)
-    dead_letters = record.arguments.get("x-dead-letter-exchange")
-    if isinstance(dead_letters, str):
-        may_consume(channel, record.name)
-        key = record.arguments.get("x-dead-letter-routing-key")
-        may_send_dead_letters(channel, dead_letters, key if isinstance(key, str) else None)
-
-
-def _declared(channel: Channel, name: str, messages: int, consumers: int) -> None:
-    channel.send(
-        make_method(
-            commands.Queue.DeclareOk,
-            queue=name,
-            message_count=messages,
-            consumer_count=consumers,
-        )
-    )
-
-
-def _queue_binding(channel: Channel, method: Any) -> Binding:
-    """The binding that a client may make or end. Raises AmqpError or NotDeclared."""
-    name = _queue_name(channel, method.queue)
-    key = method.routing_key
-    if not method.queue and not key:
-        key = name  # 1.7.2.3: both empty mean the last queue, and its name as key
-    binding = Binding(
-        source=method.exchange,
-        destination=Destination("queue", name),
-        routing_key=key,
-        arguments=dict(method.arguments or {}),
-    )
-    may_bind(channel, binding)
-    channel.vhost.queue(name, channel.connection)
-    channel.vhost.exchange(method.exchange)
-    return binding
-
-
-async def queue_bind(channel: Channel, method: Any) -> None:
-    """Bind a queue to an exchange."""
-    binding = _queue_binding(channel, method)
-    await channel.vhost.bind(binding)
-    if not method.nowait:
-        channel.send(commands.Queue.BindOk())
-
-
-async def queue_unbind(channel: Channel, method: Any) -> None:
-    """Remove that binding; no error when an end of it does not exist."""
-    with _not_there():
-        binding = _queue_binding(channel, method)
-        await channel.vhost.unbind(binding)
-    channel.send(commands.Queue.UnbindOk())
-
-
-def queue_purge(channel: Channel, method: Any) -> Work:
-    """Settle all waiting messages."""
-    queue = _queue_to_have(channel, method.queue)
-    count = queue.purge()
-    if not method.nowait:
-        channel.send(commands.Queue.PurgeOk(message_count=count))
-    return None
-
-
-async def queue_delete(channel: Channel, method: Any) -> None:
-    """Delete a queue; no error when it does not exist."""
-    vhost, name = channel.vhost, method.queue or channel.last_queue
-    may(channel, Action.DELETE, "queue", name)
-    count = 0
-    if name in vhost.queues and name not in vhost.rows.leaving:
-        queue = vhost.queue(name, channel.connection)
-        count = await vhost.delete_queue(
-            queue, if_unused=method.if_unused, if_empty=method.if_empty
-        )
-    if not method.nowait:
-        channel.send(commands.Queue.DeleteOk(message_count=count))
-
-
 # -- basic
 
 
@@ -271,7 +68,7 @@ def basic_consume(channel: Channel, method: Any) -> Work:
     """Begin to consume."""
     if method.queue == REPLY_TO:
         return _wait_for_replies(channel, method)
-    queue = _queue_to_have(channel, method.queue)
+    queue = queue_to_have(channel, method.queue)
     try:
         _consume(channel, queue, method)
     except Cold:
@@ -290,7 +87,7 @@ async def _consume_later(channel: Channel, queue: Queue, method: Any) -> None:
     """Where a stream is read from has to be looked for, and that is not in memory."""
     while True:
         await queue.window.wait()
-        queue = _queue_to_have(channel, method.queue)  # it may be gone
+        queue = queue_to_have(channel, method.queue)  # it may be gone
         try:
             return _consume(channel, queue, method)
         except Cold:
@@ -318,7 +115,7 @@ def basic_cancel(channel: Channel, method: Any) -> Work:
 
 def basic_get(channel: Channel, method: Any) -> Work:
     """Get one message, now."""
-    queue = _queue_to_have(channel, method.queue)
+    queue = queue_to_have(channel, method.queue)
     if queue.settings.type == "stream":
         raise AmqpError(Reply.NOT_IMPLEMENTED, "basic.get is not supported by stream queues")
     try:
@@ -332,7 +129,7 @@ async def _get_later(channel: Channel, queue: Queue, method: Any) -> None:
     """The message is not in memory."""
     while True:
         await queue.window.wait()
-        queue = _queue_to_have(channel, method.queue)  # it may be gone
+        queue = queue_to_have(channel, method.queue)  # it may be gone
         try:
             return channel.consuming.get(queue, no_ack=method.no_ack)
         except Cold:
@@ -435,15 +232,15 @@ HANDLERS: Final[dict[type[Any], Handler]] = {
     commands.Channel.Open: channel_open,
     commands.Channel.Flow: channel_flow,
     commands.Channel.FlowOk: ignore,
-    commands.Exchange.Declare: exchange_declare,
-    commands.Exchange.Delete: exchange_delete,
-    commands.Exchange.Bind: exchange_bind,
-    commands.Exchange.Unbind: exchange_unbind,
-    commands.Queue.Declare: queue_declare,
-    commands.Queue.Bind: queue_bind,
-    commands.Queue.Unbind: queue_unbind,
-    commands.Queue.Purge: queue_purge,
-    commands.Queue.Delete: queue_delete,
+    commands.Exchange.Declare: declaring.exchange_declare,
+    commands.Exchange.Delete: declaring.exchange_delete,
+    commands.Exchange.Bind: declaring.exchange_bind,
+    commands.Exchange.Unbind: declaring.exchange_unbind,
+    commands.Queue.Declare: declaring.queue_declare,
+    commands.Queue.Bind: declaring.queue_bind,
+    commands.Queue.Unbind: declaring.queue_unbind,
+    commands.Queue.Purge: declaring.queue_purge,
+    commands.Queue.Delete: declaring.queue_delete,
     commands.Basic.Qos: basic_qos,
     commands.Basic.Consume: basic_consume,
     commands.Basic.Cancel: basic_cancel,

@@ -6,9 +6,9 @@ Rules:
 - A queue is asked for by the topic of its own messages, an exchange by the filter over its subtree.
   A publish is asked for by the door, with the topic itself, which is what RabbitMQ calls topic
   permissions. Each further key of a publish (CC, BCC) needs the right that it would need alone.
-- A binding is judged as a whole, when it is made: what comes through it is not judged again. But
-  a rule that denies reaches through a queue: a user does not consume a queue that is bound to
-  topics which a rule forbids to that user.
+- A binding is judged as a whole when it is made, and each message that comes through it as who made
+  it (`queues/makers.py`). And a rule that denies reaches through a queue: a user does not consume a
+  queue that is bound to topics which a rule forbids to that user.
 - When answers changed, the publishes of open channels are looked at anew, and a channel whose
   consumer may not have its queue any more is closed with 403.
 """
@@ -20,16 +20,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from onelog.base.errors import InvalidName
-from onelog.base.names import from_routing_key
 from onelog.broker import Action, Kind
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.queues.addresses import exchange_root, message_topic, queue_cursor, queue_topic
 from onelog.queues.exchanges import Binding, Destination
+from onelog.queues.makers import binding_filter, subtree
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
     from onelog.protocols.amqp.hub import Hub
-    from onelog.queues.vhosts import VirtualHost
 
 Thing = Literal["queue", "exchange"]
 
@@ -81,7 +80,7 @@ def _sources(channel: Channel, queue: str) -> Iterator[str]:
             seen.add(destination)
             for binding in router.bindings_to(destination):
                 if binding.source:
-                    yield binding_filter(channel.vhost, binding)
+                    yield _wanted(channel, binding)
                     waiting.append(Destination("exchange", binding.source))
 
 
@@ -99,7 +98,7 @@ def may_bind(channel: Channel, binding: Binding) -> None:
     """Raise AmqpError unless the user of a channel may make or end a binding."""
     destination, source = binding.destination, binding.source
     if source:  # every queue is bound to the default exchange
-        wanted = binding_filter(channel.vhost, binding)
+        wanted = _wanted(channel, binding)
         _ask(channel, Action.DELIVER, wanted, Kind.TOPIC, "exchange", source)
     may(channel, Action.PUBLISH, destination.kind, destination.name)
 
@@ -114,20 +113,10 @@ def may_send_dead_letters(channel: Channel, exchange: str, key: str | None) -> N
         _ask(channel, Action.PUBLISH, resource, Kind.TOPIC, "queue", key or "")
 
 
-def binding_filter(vhost: VirtualHost, binding: Binding) -> str:
-    """The topics that come through a binding, or more where no filter says just these."""
-    root = exchange_root(vhost.name, binding.source)
-    found = vhost.router.find(binding.source)
-    if found is None or found.type not in ("direct", "topic"):
-        return subtree(root)
-    if found.type == "direct":
-        text = from_routing_key(binding.routing_key)
-    else:
-        words = binding.routing_key.split(".")
-        if "#" in words[:-1]:
-            return subtree(root)
-        text = "/".join({"*": "+", "#": "#"}.get(word) or from_routing_key(word) for word in words)
-    return "/".join(part for part in (root, text) if part) or "#"
+def _wanted(channel: Channel, binding: Binding) -> str:
+    """The topics that come through a binding."""
+    vhost = channel.vhost
+    return binding_filter(vhost.name, vhost.router.find(binding.source), binding)
 
 
 def look_anew(hub: Hub) -> None:
@@ -145,11 +134,6 @@ def _look_at(channel: Channel) -> None:
         except AmqpError as error:
             channel.fail(error)
             return
-
-
-def subtree(root: str) -> str:
-    """The filter over all topics below a root."""
-    return f"{root}/#" if root else "#"
 
 
 def _ask(

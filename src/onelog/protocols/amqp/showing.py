@@ -20,8 +20,8 @@ from onelog.broker.showing import (
 from onelog.protocols.amqp.connection import Connection, State
 from onelog.protocols.amqp.errors import Reply
 from onelog.protocols.amqp.hub import Hub
-from onelog.protocols.amqp.permissions import binding_filter, subtree
 from onelog.queues.addresses import address_of, exchange_root, queue_cursor, queue_topic
+from onelog.queues.makers import binding_filter, subtree
 from onelog.queues.queue import Queue
 from onelog.queues.replaying import redrive_queue, seek_queue
 from onelog.queues.vhosts import VirtualHost
@@ -138,7 +138,7 @@ class AmqpDesk:
                     destination=row.destination.name,
                     destination_type=row.destination.kind,
                     routing_key=row.routing_key,
-                    filter=binding_filter(vhost, row),
+                    filter=binding_filter(vhost.name, vhost.router.find(row.source), row),
                     target=queue_topic(vhost.name, row.destination.name)
                     if row.destination.kind == "queue"
                     else subtree(exchange_root(vhost.name, row.destination.name)),
