@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -185,6 +186,22 @@ async def test_answers_that_are_remembered_are_bounded(place, monkeypatch):
     for number in range(200):
         assert access.allows(Principal(f"u{number % 7}"), Action.PUBLISH, f"a/{number}")
     assert sum(map(len, access._known.values())) == access._count <= 50
+
+
+async def test_many_answers_are_forgotten_at_once_and_freed_in_pieces(place, monkeypatch):
+    monkeypatch.setattr(listing, "DROPPED_AT_ONCE", 20)
+    access, _, _ = place
+    await access.add(rule("allow everyone publish topic:a/#"))
+    for number in range(100):
+        assert access.allows(Principal(f"u{number % 3}"), Action.PUBLISH, f"a/{number}")
+    access.forget()
+    assert not access._known
+    sizes = []
+    while access._stale:
+        sizes.append(sum(map(len, access._stale)))
+        await asyncio.sleep(0)
+    assert sizes[0] == 100
+    assert all(before - after <= 20 for before, after in itertools.pairwise([*sizes, 0]))
 
 
 async def test_a_change_takes_in_only_what_changed(place, monkeypatch):

@@ -46,6 +46,8 @@ from onelog.security.principals import LOCAL, Action, Kind, Principal
 PREFIX: Final = "access/"
 ANSWERS_MAX: Final = 200_000
 """Answers that are remembered, of all principals together."""
+DROPPED_AT_ONCE: Final = 5_000
+"""Forgotten answers that are freed in one pass of the loop."""
 UNREADABLE: Final = "access-rule"
 """Standing: a rule cannot be read, so nothing is allowed."""
 LISTENER: Final = "access-listener"
@@ -86,6 +88,8 @@ class AccessList:
         self._is_open = True
         self._known: dict[Principal, Answers] = {}
         self._count = 0
+        self._stale: list[Answers] = []
+        """Answers that were forgotten, and are not freed yet."""
         self.on_change: list[Callable[[], None]] = []
         """Called when answers may have changed."""
         self.groups_of: Callable[[str], Sequence[str]] = lambda _name: ()
@@ -167,8 +171,25 @@ class AccessList:
         self._troubles.tell(LISTENER, self.on_change)
 
     def _forget(self) -> None:
-        self._known.clear()
+        known, self._known = self._known, {}
+        if self._count > DROPPED_AT_ONCE:
+            self._stale += known.values()
+            asyncio.get_running_loop().call_soon(self._drop_some)
         self._count = 0
+
+    def _drop_some(self) -> None:
+        """Free answers that count no more, some in each pass: many would hold the loop."""
+        left = DROPPED_AT_ONCE
+        while self._stale and left > 0:
+            answers = self._stale[-1]
+            if len(answers) > left:
+                for _ in range(left):
+                    answers.popitem()
+                break
+            left -= len(answers) + 1
+            self._stale.pop()
+        if self._stale:
+            asyncio.get_running_loop().call_soon(self._drop_some)
 
     # -- the rules
 
