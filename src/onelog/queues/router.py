@@ -30,7 +30,7 @@ from onelog.queues.exchanges import (
 CACHE_MAX: Final = 100_000
 
 
-class Judge(Protocol):
+class WayJudge(Protocol):
     """Says whether what somebody made still counts for a message."""
 
     def may_lead(self, maker: Principal | None, source: str, key: str, to: Destination) -> bool:
@@ -43,7 +43,7 @@ class Judge(Protocol):
 class Router:
     """The exchanges and bindings of one virtual host."""
 
-    def __init__(self, judge: Judge | None = None) -> None:
+    def __init__(self, judge: WayJudge | None = None) -> None:
         self.judge = judge
         """None: nothing is judged."""
         self._exchanges: dict[str, Exchange] = {
