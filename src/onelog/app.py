@@ -53,16 +53,18 @@ from onelog.config import Config, Loaded
 from onelog.config.model import is_loopback
 from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
-from onelog.net import Listener, bind
+from onelog.net import Listener, bind, words
 from onelog.net.binding import listener_tls
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
 from onelog.queues.addresses import STREAM_PREFIX
+from onelog.security import ban_commands, token_commands
 from onelog.security import commands as user_commands
-from onelog.security import token_commands
 from onelog.security.access import commands as access_commands
 from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator, SecuritySettings
+from onelog.security.bans import BanSettings
+from onelog.security.quotas import commands as quota_commands
 from onelog.security.tokens import TokenSettings
 from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
 from onelog.serving.pipelines import pipeline_rows
@@ -97,6 +99,8 @@ def broker_settings(config: Config) -> BrokerSettings:
         internal_partitions=config.internal.partitions,
         page_cache_bytes=config.limits.page_cache_bytes,
         traced=bool(config.tracing.endpoint),
+        quota_burst_s=config.security.quotas.burst_ms / 1000,
+        quota_patience_s=config.security.quotas.patience_ms / 1000,
         reserved=(STREAM_PREFIX,),
     )
 
@@ -277,11 +281,20 @@ class Server:
                 name_claim=chosen.tokens.name_claim,
                 claims=tuple(chosen.tokens.claims),
             ),
+            bans=BanSettings(
+                failures=chosen.bans.failures,
+                window_s=chosen.bans.window_ms / 1000,
+                ban_s=chosen.bans.ban_ms / 1000,
+                delay_s=chosen.bans.delay_ms / 1000,
+                delay_max_s=chosen.bans.delay_max_ms / 1000,
+                exempt=words(chosen.bans.exempt),
+            ),
         )
         authenticator = await Authenticator.open(self._store, self._clock, settings, self.troubles)
         broker.access.know_users(authenticator)
         self.metrics.register("security", authenticator.samples)
         self.metrics.register("access", broker.access.samples)
+        self.metrics.register("quotas", broker.client_quotas.samples)
         if not broker.access.rules:
             _log.info("there are no access rules: every user who is let in may do everything")
         tokens = ApiTokens(self._store, self._clock, self.troubles)
@@ -300,6 +313,10 @@ class Server:
                 backup_commands.SUBJECT: partial(
                     backup_commands.run_backup_command, broker.backups
                 ),
+                quota_commands.SUBJECT: partial(
+                    quota_commands.run_quota_command, broker.client_quotas
+                ),
+                ban_commands.SUBJECT: partial(ban_commands.run_ban_command, authenticator.bans),
             }
         )
         control = ControlServer(Path(self._loaded.config.data_dir), commands.run)

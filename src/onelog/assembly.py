@@ -31,12 +31,14 @@ from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
 from onelog.restoring import restore
+from onelog.security import ban_commands, token_commands
 from onelog.security import commands as user_commands
-from onelog.security import token_commands
 from onelog.security.access import commands as access_commands
 from onelog.security.access.listing import AccessList
 from onelog.security.api_tokens import ApiTokens
 from onelog.security.hashing import HashThreads
+from onelog.security.quotas import commands as quota_commands
+from onelog.security.quotas.table import ClientQuotas
 from onelog.security.table import UserTable
 from onelog.security.users import Users
 from onelog.storage.engine import Engine
@@ -85,6 +87,8 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
                     stream_commands.SUBJECT: partial(_needs_server, data_dir),
                     backup_commands.SUBJECT: partial(_needs_server, data_dir),
                     access_commands.SUBJECT: partial(_run_on_access, store, clock),
+                    quota_commands.SUBJECT: partial(_run_on_quotas, store, clock),
+                    ban_commands.SUBJECT: partial(_has_no_bans, data_dir),
                 }
             ).run(command)
         finally:
@@ -122,6 +126,24 @@ async def _run_on_access(store: MetadataStore, clock: Clock, command: bytes) -> 
     finally:
         await users.close()
         await access.close()
+
+
+async def _run_on_quotas(store: MetadataStore, clock: Clock, command: bytes) -> bytes:
+    quotas = ClientQuotas(store, clock, Troubles(clock))
+    await quotas.open()
+    try:
+        return await quota_commands.run_quota_command(quotas, command)
+    finally:
+        await quotas.close()
+
+
+async def _has_no_bans(data_dir: Path, _command: bytes) -> bytes:
+    return failed(
+        Unavailable(
+            f"no server runs on {str(data_dir)!r}, so nobody is banned there: a server forgets its"
+            " bans when it stops"
+        )
+    )
 
 
 async def _needs_server(data_dir: Path, _command: bytes) -> bytes:

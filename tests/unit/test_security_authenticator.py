@@ -294,4 +294,7 @@ async def test_metrics_count_users_and_checks(door):
         "onelog_password_checks_total": 1,
         "onelog_password_recalls_total": 1,
         "onelog_password_refusals_total": 0,
+        "onelog_bans": 0,
+        "onelog_bans_total": 0,
+        "onelog_logins_failed_total": 0,
     }

@@ -54,7 +54,7 @@ class Probes:
 
     async def health(self, request: Request) -> Response:
         """Every check, and what went wrong inside and was survived; 503 as for readiness."""
-        sight = self._sight(self._viewer(request))
+        sight = self._sight(await self._viewer(request))
         report = self._desk.health.ready()
         troubles = self._desk.troubles.rows()
         status = "failing" if not report.ok else "degraded" if troubles else "ok"
@@ -75,14 +75,14 @@ class Probes:
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus text."""
-        self._viewer(request)
+        await self._viewer(request)
         return StreamingResponse(self._metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     def _streams(self) -> list[Stream]:
         return self._desk.broker.streams.streams() if self._desk.is_open else []
 
-    def _viewer(self, request: Request) -> Caller:
-        caller, _cookie = self._gatekeeper.identify(request, AdminRole.VIEWER)
+    async def _viewer(self, request: Request) -> Caller:
+        caller, _cookie = await self._gatekeeper.admit(request, AdminRole.VIEWER)
         caller.need(AdminRole.VIEWER, f"GET {request.url.path}")
         return caller
 

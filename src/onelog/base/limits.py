@@ -78,3 +78,6 @@ messages get none."""
 WRITTEN_TOPICS_MAX = 64
 """Topics that are remembered of what one connection wrote to, to show who writes a topic; the
 oldest makes room."""
+
+QUOTAS_MAX = 10_000
+"""Quotas of users, clients, listeners and addresses."""

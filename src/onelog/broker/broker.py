@@ -45,6 +45,7 @@ from onelog.observe.logging import get_logger
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Message
 from onelog.security.access.listing import AccessList
+from onelog.security.quotas.table import BURST_S, PATIENCE_S, ClientQuotas
 from onelog.storage.engine import Engine
 
 MAIN = "main"
@@ -80,6 +81,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of each internal stream that keeps rows by name; fixed when the data directory is made."""
     reserved: tuple[str, ...] = ()
     """How names of streams begin that nobody but the broker makes."""
+    quota_burst_s: float = BURST_S
+    """A client that was quiet may do at once what its quota gives it in so many seconds."""
+    quota_patience_s: float = PATIENCE_S
+    """How long a client is held back where its protocol has an error for more."""
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
     traced: bool = False
@@ -110,6 +115,14 @@ class Broker:
         self.streams.reserved = settings.reserved
         self.access = AccessList(store, clock, self.troubles)
         """The access list of the store."""
+        self.client_quotas = ClientQuotas(
+            store,
+            clock,
+            self.troubles,
+            burst_s=settings.quota_burst_s,
+            patience_s=settings.quota_patience_s,
+        )
+        """The quotas of the store, which hold connections back."""
         self.authorizer: Authorizer
         """Who decides: the access list, unless the program that runs the broker does."""
         self.publisher: Publisher
@@ -153,6 +166,7 @@ class Broker:
         streams, clock = self.streams, self._clock
         self.authorizer = authorizer
         await self.access.open()
+        await self.client_quotas.open()
         await streams.open()
         for key in streams.orphans:
             _log.warning(
@@ -280,6 +294,7 @@ class Broker:
             closing.push_async_callback(self._syncer.close)
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.access.close)
+            closing.push_async_callback(self.client_quotas.close)
             for engine in self._engines.values():
                 closing.push_async_callback(self._syncer.chores.run, engine.close)
             closing.push_async_callback(self.streams.close)

@@ -37,6 +37,7 @@ from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 from onelog.cli.pipeline import build_pipelines
 from onelog.cli.places import HERE, Place
 from onelog.cli.printable import json_text
+from onelog.cli.quotas import build_bans, build_quotas
 from onelog.cli.reaching import RestoreBackup, RunOffline
 from onelog.cli.spark import build_spark
 from onelog.cli.sql import add_sql
@@ -145,6 +146,8 @@ def build(
     app.command(build_users(run_offline))
     app.command(build_tokens(run_offline))
     app.command(build_access(run_offline))
+    app.command(build_quotas(run_offline))
+    app.command(build_bans(run_offline))
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
     add_backup(app, run_offline, restore)

@@ -54,6 +54,68 @@ class Tokens(Section, frozen=True, kw_only=True):
     ] = ()
 
 
+class LoginBans(Section, frozen=True, kw_only=True):
+    """What happens to addresses whose logins fail."""
+
+    failures: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Failed logins from one address, within the window, after which the"
+            " address is banned; 0: no address is banned, and no answer is delayed. An IPv6 address"
+            " counts by its /64.",
+        ),
+    ] = 10
+    window_ms: Annotated[
+        int, Meta(ge=1000, le=_DAY_MS, description="Time within which failed logins are counted.")
+    ] = 60_000
+    ban_ms: Annotated[
+        int, Meta(ge=1000, le=365 * _DAY_MS, description="How long an address is banned.")
+    ] = 600_000
+    delay_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="Delay of the answer to the first failed login of an address; each further"
+            " failed login doubles it.",
+        ),
+    ] = 100
+    delay_max_ms: Annotated[int, Meta(ge=0, le=60_000, description="The longest delay.")] = 4_000
+    exempt: Annotated[
+        str,
+        Meta(
+            description="Networks whose logins are not counted, joined by commas. Name your load"
+            " balancer here, unless it reports the clients' addresses by the PROXY protocol."
+        ),
+    ] = "127.0.0.0/8, ::1/128"
+
+
+class QuotaPacing(Section, frozen=True, kw_only=True):
+    """How quotas are applied. The quotas themselves are set while the broker runs."""
+
+    burst_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=3_600_000,
+            description="A client that was quiet may do at once what its rate gives it in this"
+            " time.",
+        ),
+    ] = 1000
+    patience_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_DAY_MS,
+            description="How long an MQTT client that is over its quota is held back before the"
+            " broker disconnects it (0x97). Kafka and AMQP clients are held back for as long as it"
+            " takes.",
+        ),
+    ] = 30_000
+
+
 class Security(Section, frozen=True, kw_only=True):
     """Which clients may connect."""
 
@@ -70,6 +132,8 @@ class Security(Section, frozen=True, kw_only=True):
         Meta(description="Whether the name in a client certificate must be the name of a user."),
     ] = False
     tokens: Tokens = Tokens()
+    bans: LoginBans = LoginBans()
+    quotas: QuotaPacing = QuotaPacing()
 
 
 class StreamDefaults(Section, frozen=True, kw_only=True):
@@ -267,6 +331,15 @@ def _admin_problems(admin: AdminListener) -> Iterator[Problem]:
             yield Problem(path, f"{path} is missing: TLS needs a certificate and its key")
 
 
+def _ban_problems(bans: LoginBans) -> Iterator[Problem]:
+    for text in filter(None, (word.strip() for word in bans.exempt.split(","))):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as error:
+            path = "security.bans.exempt"
+            yield Problem(path, f"{path}: {error}; write networks such as 10.0.0.0/8")
+
+
 def whole_problems(config: Config) -> Iterator[Problem]:
     """Errors that concern several keys together."""
     listeners = config.listeners
@@ -279,6 +352,7 @@ def whole_problems(config: Config) -> Iterator[Problem]:
             " which is not possible yet: use 127.0.0.1, ::1 or localhost",
         )
     yield from _admin_problems(listeners.admin)
+    yield from _ban_problems(config.security.bans)
     endpoint = config.tracing.endpoint
     if endpoint and not endpoint.startswith(("http://", "https://")):
         yield Problem(

@@ -11,6 +11,7 @@ from onelog.net.refusing import Refusing
 from onelog.net.server import ProxySettings, ServedListener, start_listener
 from onelog.net.silence import SilenceWatch
 from onelog.net.tasks import OwnedTasks
+from onelog.net.throttle import Throttled
 from onelog.net.tls import Tls, TlsSettings
 from onelog.net.websocket import WebSocketSettings
 
@@ -30,6 +31,7 @@ __all__ = [
     "Pauses",
     "ByteBound",
     "SilenceWatch",
+    "Throttled",
     "words",
     "Peer",
     "ProtocolFactory",

@@ -113,9 +113,12 @@ class ProtocolListeners:
         factory: Factory,
         handshake_timeout_s: float,
         troubles: Troubles,
+        guards: tuple[Callable[[str], bool], ...] = (),
     ) -> None:
-        """Accept connections; `factory` makes the protocol of each."""
+        """Accept connections; `factory` makes the protocol of each. A guard that says no to an
+        address keeps it out."""
         self._factory = factory
+        self.gate.guards = guards
         for bound in self.bound[len(self._served) :]:
             served = await start_listener(
                 bound.listener,

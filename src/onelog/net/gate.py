@@ -1,6 +1,7 @@
 """Limits of connections: how many in all, from one address, and per second.
 
-Rules: asked once per connection, before anything is read from it. The rate is a token bucket on the
+Rules: asked once per connection, before anything is read from it. Guards (bans, quotas of
+addresses) may keep an address out. The rate is a token bucket on the
 monotonic clock. An IPv6 peer is counted by its /64, which is what one customer gets. One gate may
 stand before several listeners.
 """
@@ -8,6 +9,7 @@ stand before several listeners.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 import msgspec
 
@@ -39,6 +41,9 @@ class Gate:
         self.refused_total = 0
         self.refused_host = 0
         self.refused_rate = 0
+        self.refused_guard = 0
+        self.guards: tuple[Callable[[str], bool], ...] = ()
+        """Asked for the address of each connection; one that says no keeps it out."""
         self.handshakes_failed = 0
         """Connections that ended in their PROXY header, TLS handshake or WebSocket upgrade."""
         self.handshakes_late = 0
@@ -62,10 +67,14 @@ class Gate:
 
     def take_host(self, host: str) -> str | None:
         """Count a connection for its host, or not; the key to `leave` with."""
+        for admits in self.guards:
+            if not admits(host):
+                self.refused_guard += 1
+                return None
         most = self.limits.per_host_max
         if not most:
             return ""
-        key = _host_key(host)
+        key = host_key(host)
         count = self._hosts.get(key, 0)
         if count >= most:
             self.refused_host += 1
@@ -104,6 +113,7 @@ class Gate:
             Sample(refused, about, "counter", self.refused_total, (label, ("limit", "total"))),
             Sample(refused, about, "counter", self.refused_host, (label, ("limit", "host"))),
             Sample(refused, about, "counter", self.refused_rate, (label, ("limit", "rate"))),
+            Sample(refused, about, "counter", self.refused_guard, (label, ("limit", "address"))),
             Sample(
                 "onelog_connections_stuck_total",
                 "Connections cut off because their peer took no bytes.",
@@ -128,7 +138,8 @@ class Gate:
         return True
 
 
-def _host_key(host: str) -> str:
+def host_key(host: str) -> str:
+    """What an address is counted by: itself, or the /64 of an IPv6 address."""
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])

@@ -45,6 +45,7 @@ from onelog.queues.exchanges import (
 from onelog.queues.host_rows import HostRows
 from onelog.queues.makers import Makers
 from onelog.queues.queue import Queue
+from onelog.queues.quota import check_queue_quota
 from onelog.queues.replies import Replies
 from onelog.queues.router import Router
 from onelog.queues.settings import (
@@ -260,6 +261,7 @@ class VirtualHost:
             raise InvalidRequest(
                 f"vhost '{self.name}' has {limit} queues, which is the limit (amqp.limits.queues)",
             )
+        check_queue_quota(self.hub, record)
         queue = self._new_queue(record, settings, owner)
         self.rows.prepared[record.name] = queue
         key = self.rows.key("queues", record.name)

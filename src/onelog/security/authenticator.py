@@ -20,6 +20,7 @@ from onelog.base.errors import NotAuthenticated
 from onelog.metadata.once import written_once
 from onelog.metadata.store import MetadataStore
 from onelog.observe import Sample, Troubles
+from onelog.security.bans import Bans, BanSettings
 from onelog.security.hashing import HashThreads
 from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
 from onelog.security.passwords import Passwords, PasswordSettings
@@ -42,6 +43,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the name in a client certificate must be a user, or any name that its CA signed."""
     passwords: PasswordSettings = PasswordSettings()
     tokens: TokenSettings = TokenSettings()
+    bans: BanSettings = BanSettings()
 
 
 class Authenticator:
@@ -64,6 +66,9 @@ class Authenticator:
         self._passwords = Passwords(self._table, self._threads, clock, settings.passwords)
         self.users = Users(store, self._threads, clock, self._table.rows)
         """The commands that change users; a change applies here when they return."""
+        self.bans = Bans(settings.bans, clock)
+        """The addresses whose logins fail. Every listener lets a peer prove itself through
+        `bans.guard`."""
         self._listeners: list[Callable[[str], None]] = []
         self._salt_seed = b""
 
@@ -221,6 +226,7 @@ class Authenticator:
         """Numbers for the metrics."""
         checks = self._passwords
         return (
+            *self.bans.samples(),
             Sample("onelog_users", "Users that exist.", "gauge", len(self._table)),
             Sample(
                 "onelog_password_checks_total",

@@ -18,9 +18,10 @@ from onelog.admin.api.declaring import Caller
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.logins import COOKIE, CSRF_HEADER, LoginSessions, is_same
 from onelog.admin.passes import MARK as PASS_MARK
-from onelog.base.errors import NotAuthenticated, NotAuthorized
+from onelog.base.errors import NotAuthenticated, NotAuthorized, QuotaExceeded
 from onelog.broker import LOCAL
 from onelog.security.api_tokens import MARK
+from onelog.security.bans import AddressBanned
 from onelog.security.identity import ANONYMOUS_NAME
 from onelog.security.roles import AdminRole, lesser
 
@@ -41,6 +42,23 @@ class Gatekeeper:
         self._desk = desk
         self.logins = logins
         self._is_loopback = listener_is_loopback
+
+    async def admit(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
+        """`identify`, where a wrong token counts against the address, and is answered late.
+
+        Raises QuotaExceeded for an address with too many of them.
+        """
+        host = peer_host(request)
+        if "authorization" not in request.headers or not self._desk.is_open or not host:
+            return self.identify(request, needed)
+
+        async def check() -> tuple[Caller, str]:
+            return self.identify(request, needed)
+
+        try:
+            return await self._desk.opened.authenticator.bans.guard(host, check)
+        except AddressBanned as error:
+            raise QuotaExceeded(str(error)) from None
 
     def identify(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
         """The caller, and the cookie of its session if it showed one.
@@ -117,6 +135,11 @@ class Gatekeeper:
             ) from None
         is_open = not opened.authenticator.has_users and not len(opened.tokens)
         return Caller(ANONYMOUS_NAME, AdminRole.ADMIN if is_open else AdminRole.VIEWER, "anonymous")
+
+
+def peer_host(request: Request) -> str:
+    """The address that a request came from."""
+    return request.client.host if request.client is not None else ""
 
 
 def _refuse_other_sites(request: Request) -> None:

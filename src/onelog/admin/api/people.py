@@ -21,8 +21,10 @@ from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.login_queue import LoginQueue
 from onelog.admin.api.logins import LoginSessions, cookie_header
 from onelog.admin.api.paging import Page, PageQuery, SearchQuery, choose, contains, full_page
-from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFound
+from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFound, QuotaExceeded
+from onelog.security.bans import AddressBanned
 from onelog.security.commands import UserInfo
+from onelog.security.identity import Identity
 from onelog.security.roles import AdminRole
 from onelog.security.token_commands import LIFETIME_MS_DEFAULT, LIFETIME_MS_MAX, TokenInfo
 from onelog.security.users import GROUPS_MAX
@@ -163,11 +165,17 @@ class PeopleOperations:
         """Begin a session."""
         authenticator = self._desk.opened.authenticator
         user, password = call.body.user, call.body.password.encode("utf-8", "surrogatepass")
+
+        async def check() -> Identity:
+            async with self._queue.turn(call.peer_host):
+                return await authenticator.password(user, password)
+
         identity = authenticator.recall(user, password)
         if identity is None:
             try:
-                async with self._queue.turn(call.peer_host):
-                    identity = await authenticator.password(user, password)
+                identity = await authenticator.bans.guard(call.peer_host, check)
+            except AddressBanned as error:
+                raise QuotaExceeded(str(error)) from None
             except NotAuthenticated:
                 raise NotAuthenticated("the user or the password is wrong") from None
         role = authenticator.role_of(identity.name)

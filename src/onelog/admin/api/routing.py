@@ -27,7 +27,7 @@ from onelog.admin.api.declaring import (
 )
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
-from onelog.admin.api.gatekeeper import Gatekeeper
+from onelog.admin.api.gatekeeper import Gatekeeper, peer_host
 from onelog.base.errors import InvalidRequest, MessageTooLarge, NotFound
 
 BODY_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -59,7 +59,7 @@ class ApiRouter:
     def _route(self, path: str, methods: dict[str, AnyOperation | AnyEvents]) -> Route:
         async def respond(request: Request) -> Response:
             row = methods["GET" if request.method == "HEAD" else request.method]
-            caller, credentials = self._gatekeeper.identify(request, row.role)
+            caller, credentials = await self._gatekeeper.admit(request, row.role)
             caller.need(row.role, f"{request.method} {request.url.path}")
             if isinstance(row, EventStream):
                 return await self._stream(request, row, caller)
@@ -97,11 +97,6 @@ class ApiRouter:
             media_type="text/event-stream",
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
-
-
-def peer_host(request: Request) -> str:
-    """The address that a request came from."""
-    return request.client.host if request.client is not None else ""
 
 
 def _names(request: Request) -> dict[str, str]:

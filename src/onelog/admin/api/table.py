@@ -16,6 +16,7 @@ from onelog.admin.api.people import PeopleOperations
 from onelog.admin.api.picture import PictureOperations
 from onelog.admin.api.pipelines import PipelineOperations
 from onelog.admin.api.protocols import ProtocolOperations
+from onelog.admin.api.quotas import QuotaOperations
 from onelog.admin.api.rates import RateBook
 from onelog.admin.api.settings import SettingOperations
 from onelog.admin.api.streams import StreamOperations
@@ -39,6 +40,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *PipelineOperations(desk).table(),
         *PeopleOperations(desk, logins).table(),
         *AccessOperations(desk).table(),
+        *QuotaOperations(desk).table(),
         *SettingOperations(desk).table(),
         *BackupOperations(desk).table(),
     ]

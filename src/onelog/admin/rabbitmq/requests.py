@@ -146,7 +146,8 @@ async def log_in(request: Request, authenticator: Authenticator) -> Who:
         host = request.client.host if request.client is not None else None
         found = authenticator.anonymous(listener_is_loopback=True, peer_host=host)
         return Who(name or found.name, found.name)
-    found = await authenticator.password(name, secret)
+    host = "" if request.client is None else request.client.host
+    found = await authenticator.bans.guard(host, lambda: authenticator.password(name, secret))
     return Who(name, found.name)
 
 

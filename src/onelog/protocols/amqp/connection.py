@@ -33,15 +33,18 @@ from onelog.net import (
     Peer,
     SilenceWatch,
     StreamTransport,
+    Throttled,
 )
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
+from onelog.protocols.amqp.blocking import tell_blocked, tell_unblocked
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.errors import BUG, AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, Event, Frame, Publish
 from onelog.protocols.amqp.handshake import Handshake
 from onelog.protocols.amqp.reading import TURN, ConnectionReads
 from onelog.security.identity import Identity
+from onelog.security.quotas.seat import QuotaSeat
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
@@ -58,6 +61,9 @@ _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _WAITING: Final = "frames that wait for a method before them"
 _UNWRITTEN: Final = "publishes that are not durable yet"
 _BLOCKED: Final = "publishes that cannot be taken now"
+_OVER_QUOTA: Final = "more than the quota"
+_TOLD_S: Final = 0.1
+"""A shorter pause needs no message."""
 
 
 class State(Enum):
@@ -70,16 +76,16 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Connection:
+class Connection(Throttled):
     """A peer that speaks AMQP. All methods run on the loop."""
 
     __slots__ = (
         "__weakref__", "_deadline", "_handshake", "_opening", "_resumed", "_tasks",
-        "_transport", "_writing", "body_bytes", "channel_max", "channels", "connected_ms",
-        "frame_bytes_max", "heartbeat_s", "hub", "identity", "input", "is_blocked",
+        "_transport", "_writing", "blocked_by", "body_bytes", "channel_max", "channels",
+        "connected_ms", "frame_bytes_max", "heartbeat_s", "hub", "identity", "input",
         "login_name", "mechanism", "name", "pauses", "peer", "principal", "properties",
-        "reading", "received_bytes", "sent_bytes", "state", "unwritten", "vhost", "waiting",
-        "written",
+        "reading", "received_bytes", "seat", "sent_bytes", "state", "unwritten", "vhost",
+        "waiting", "written",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
@@ -103,7 +109,10 @@ class Connection:
         self.sent_bytes = 0
         self.written: dict[str, None] = {}
         """Topics that it published to, to show who writes them (`note_written`)."""
-        self.is_blocked = False
+        self.blocked_by: frozenset[str] = frozenset()
+        """Why its publishes are not taken now."""
+        self.seat: QuotaSeat | None = None
+        """Its place in the quotas, from the login to the end."""
         self._handshake = Handshake(self)
         self.reading = ConnectionReads(self)
         self._transport: StreamTransport | None = None
@@ -286,6 +295,9 @@ class Connection:
             channel.lost()
         self.channels.clear()
         self._tasks.cancel()
+        if self.seat is not None:
+            self.seat.leave()
+            self.seat = None
         if self.vhost is not None:
             self.hub.queues.run(self.vhost.owner_gone(self))
         self._transport = None
@@ -396,24 +408,30 @@ class Connection:
 
     # -- pacing
 
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the disk is full, or a quota of the program that runs the broker refuses it."""
+        return _BLOCKED in self.blocked_by
+
     def block(self, why: str) -> None:
         """Publishes of the peer cannot be accepted now: send connection.blocked, and stop
         reading."""
-        if self.is_blocked:
-            return
-        self.is_blocked = True
-        self.hub.counters.blocked += 1
-        if self.is_able("connection.blocked"):
-            self.send(0, commands.Connection.Blocked(reason=why[:200]))
+        tell_blocked(self, _BLOCKED, why)
         self.pauses.pause(_BLOCKED)
 
     def unblock(self) -> None:
         """The peer may publish again."""
-        if self.is_blocked:
-            self.is_blocked = False
-            if self.is_able("connection.blocked"):
-                self.send(0, commands.Connection.Unblocked())
-            self.pauses.resume(_BLOCKED)
+        tell_unblocked(self, _BLOCKED)
+        self.pauses.resume(_BLOCKED)
+
+    def held_back(self, seconds: float) -> None:
+        """The peer is over its quota, and is not read: tell it, if that takes long."""
+        if seconds >= _TOLD_S and self.state is State.OPEN:
+            tell_blocked(self, _OVER_QUOTA, "the client does more than its quota allows")
+
+    def let_on(self) -> None:
+        """The peer is read again."""
+        tell_unblocked(self, _OVER_QUOTA)
 
     def is_able(self, capability: str) -> bool:
         """Whether the client announced a capability."""

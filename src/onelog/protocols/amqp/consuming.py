@@ -26,6 +26,8 @@ from onelog.protocols.amqp.held import HeldRuns, UnsettledRun
 from onelog.queues.consumers import Delivery
 from onelog.queues.queue import Queue
 from onelog.queues.turns import Turns
+from onelog.security.quotas.entities import Limit
+from onelog.security.quotas.seat import CountExceeded
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
@@ -138,15 +140,37 @@ class Consuming:
             priority=priority,
             arguments=arguments,
         )
-        queue.add_consumer(consumer)
+        self._count(1, tag)
+        try:
+            queue.add_consumer(consumer)
+        except BaseException:
+            self._count(-1)
+            raise
         self.consumers[tag] = consumer
         self._turns.add(queue)
         return str(tag)
+
+    def _count(self, more: int, tag: str = "") -> None:
+        """Count consumers in the quotas of the user, or such that are gone."""
+        seat = self.connection.seat
+        if seat is None:
+            return
+        if more < 0:
+            seat.keep(Limit.SUBSCRIPTIONS, more)
+            return
+        try:
+            seat.take(Limit.SUBSCRIPTIONS, more)
+        except CountExceeded as error:
+            raise AmqpError(
+                Reply.NOT_ALLOWED,
+                f"consumer limit ({error.most}) is reached, so '{tag}' is refused",
+            ) from None
 
     def cancel(self, tag: str) -> None:
         """basic.cancel: the channel keeps the consumer's unacknowledged messages."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
+            self._count(-1)
             self._turns.remove(consumer.queue)
             consumer.queue.remove_consumer(consumer)
 
@@ -155,6 +179,7 @@ class Consuming:
         if self.consumers.get(consumer.tag) is not consumer:
             return  # it was cancelled meanwhile
         del self.consumers[consumer.tag]
+        self._count(-1)
         self._turns.remove(consumer.queue)
         if self.connection.is_able("consumer_cancel_notify"):
             self.channel.send(commands.Basic.Cancel(consumer_tag=consumer.tag, nowait=True))
@@ -325,6 +350,8 @@ class Consuming:
         if self._late is not None:
             self._late.cancel()
         consumers, self.consumers = list(self.consumers.values()), {}
+        if consumers:
+            self._count(-len(consumers))
         for consumer in consumers:
             self._turns.remove(consumer.queue)
         self._is_closed = True

@@ -20,6 +20,7 @@ from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.record.tables import decode_table
 from onelog.security.identity import Identity
+from onelog.security.quotas.seat import CountExceeded
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
@@ -161,7 +162,7 @@ class Handshake:
             raise NotAuthenticated(f"the mechanism {self._mechanism[:40]!r} is not known here")
         name, password = readers[self._mechanism](response)
         self._login_name = name
-        return await self._check_secret(name, password)
+        return await authenticator.bans.guard(peer.host, lambda: self._check_secret(name, password))
 
     async def _check_secret(self, name: str, secret: bytes) -> Identity:
         """The identity of a name with a password or token. Raises NotAuthenticated."""
@@ -219,7 +220,9 @@ class Handshake:
         secret = method.new_secret
         data = secret.encode() if isinstance(secret, str) else bytes(secret)
         try:
-            renewed = await self._check_secret(self._login_name, data)
+            renewed = await connection.hub.authenticator.bans.guard(
+                connection.peer.host, lambda: self._check_secret(self._login_name, data)
+            )
             if renewed.name != identity.name:
                 raise NotAuthenticated(f"the secret is of {renewed.name}, not of {identity.name}")
         except OnelogError as error:
@@ -267,9 +270,30 @@ class Handshake:
         vhost = connection.hub.vhosts.find(method.virtual_host)
         if vhost is None:
             raise AmqpError(Reply.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+        self._take_seat()
         self._expected = None
         connection.send(0, commands.Connection.OpenOk())
         connection.opened(vhost)
+
+    def _take_seat(self) -> None:
+        """Count the connection in the quotas of its user."""
+        connection = self._connection
+        assert connection.identity is not None
+        user, client = connection.identity.name, connection.properties.get("connection_name")
+        try:
+            connection.seat = connection.hub.broker.client_quotas.join(
+                connection,
+                "amqp",
+                user,
+                client if isinstance(client, str) else "",
+                connection.peer.listener,
+            )
+        except CountExceeded as error:
+            raise AmqpError(
+                Reply.NOT_ALLOWED,
+                f"connection refused for user '{user}': user connection limit ({error.most}) is"
+                " reached",
+            ) from None
 
 
 class _Nothing:

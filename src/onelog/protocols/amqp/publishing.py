@@ -256,6 +256,9 @@ class Publishing:
             self._confirms.add(run)
         self.published += count
         self.connection.hub.counters.published += count
+        seat = self.connection.seat
+        if seat is not None and seat.paces_publish:
+            seat.publish(count, run.size_bytes)
         return run
 
     def _write(self, message: Message, run: PublishRun) -> None:
@@ -311,7 +314,7 @@ class Publishing:
         error = connection.hub.broker.publisher.charge(connection.principal, count, size_bytes)
         if error is not None:
             connection.input.forget()
-            if not connection.is_blocked:
+            if not connection.lacks_room:
                 connection.hub.loop.call_later(RETRY_S, self._look_again)
             connection.block(str(error))
 

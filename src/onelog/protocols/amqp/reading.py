@@ -57,6 +57,9 @@ class ConnectionReads:
             self._generation = connection.hub.queues.generation
             connection.input.forget()
         whole, rows = connection.input.take(data, connection.hub.clock.now_ms())
+        seat = connection.seat
+        if seat is not None and seat.is_paced:
+            seat.ask(sum([row[0] == frames.METHOD for row in rows]))
         if len(rows) > ROWS_PER_PASS:
             self._take_in_turns(whole, rows)
             return

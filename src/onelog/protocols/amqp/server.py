@@ -64,6 +64,7 @@ class AmqpServer:
             lambda _bound, peer: Connection(hub, peer),
             self._config.amqp.limits.login_timeout_ms / 1000,
             hub.broker.troubles,
+            (hub.authenticator.bans.admits, hub.broker.client_quotas.admits),
         )
 
     def desk(self) -> AmqpDesk | None:

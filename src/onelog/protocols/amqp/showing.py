@@ -196,7 +196,7 @@ def _row(connection: Connection) -> ConnectionRow:
         via=peer.via,
         user=None if connection.identity is None else connection.identity.name,
         client_id=given if isinstance(given, str) else "",
-        state="blocked" if connection.is_blocked else _STATES[connection.state],
+        state="blocked" if connection.blocked_by else _STATES[connection.state],
         version="0-9-1",
         connected_ms=connection.connected_ms,
         received_bytes=connection.received_bytes,

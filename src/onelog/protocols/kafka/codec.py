@@ -26,7 +26,7 @@ from onelog.base.errors import ProtocolViolation
 from onelog.kernel import check_shape
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
 from onelog.protocols.kafka.encoding import structure_writer
-from onelog.protocols.kafka.schema import WireField, fields_of
+from onelog.protocols.kafka.schema import WireField, fields_of, known_names
 
 Body = dict[str, Any]
 """An answer in kio's field names, for any version."""
@@ -34,6 +34,7 @@ Body = dict[str, Any]
 _FRAME: Final = struct.Struct(">ii")
 _FRAME_TAGGED: Final = struct.Struct(">iib")
 """Followed by an empty list of tags."""
+_THROTTLE_BYTES: Final = 4
 _NO_TAGS: Final = b"\0"
 _NEVER_FLEXIBLE: Final = 255
 _DURATION_MS_MAX: Final = 2**53
@@ -207,6 +208,26 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Body | by
     _response_writer(api.key, version)(out, body)
     _FRAME.pack_into(out, 0, len(out) - 4, correlation_id)
     return bytes(out)
+
+
+def throttled(api: Api, version: int, body: Body | bytes, throttle_ms: int) -> Body | bytes:
+    """An answer that also says for how long its client is held back, if the API can say that."""
+    if api.key not in APIS:
+        return body
+    if isinstance(body, dict):
+        return body | {"throttle_time": throttle_ms} if _can_throttle(api.key, None) else body
+    if not _can_throttle(api.key, version):
+        return body
+    return throttle_ms.to_bytes(_THROTTLE_BYTES, "big") + body[_THROTTLE_BYTES:]
+
+
+@cache
+def _can_throttle(key: ApiKey, version: int | None) -> bool:
+    """Whether an answer has a throttle time: of any version, or as the first field of one."""
+    if version is None:
+        return "throttle_time" in known_names(key)
+    schema: Any = load_response_schema(int(key), version)
+    return next(iter(fields_of(schema))).name == "throttle_time"
 
 
 def is_long(body: Body | bytes | None) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.broker import Principal
 from onelog.kernel import parse_request_header, split_frames
-from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport
+from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport, Throttled
 from onelog.observe import get_logger
 from onelog.protocols.kafka.answers import AnswerSlot
 from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
@@ -29,6 +29,7 @@ from onelog.protocols.kafka.codec import (
     decode_request,
     encode_response,
     is_long,
+    throttled,
 )
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
@@ -38,6 +39,7 @@ from onelog.protocols.kafka.refusals import error_body
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.sasl import SaslExchange
 from onelog.security.identity import Identity
+from onelog.security.quotas.seat import QuotaSeat
 
 if TYPE_CHECKING:
     from onelog.config.listeners import KafkaListener
@@ -64,7 +66,7 @@ _READ_BYTES_MAX: Final = 1024 * 1024
 """Bytes that are read from one peer before others have their turn."""
 
 
-class Connection:
+class Connection(Throttled):
     """A peer that speaks Kafka. All methods run on the loop."""
 
     def __init__(self, hub: Hub, peer: Peer, listener: KafkaListener) -> None:
@@ -80,6 +82,8 @@ class Connection:
         """What the client calls itself, as far as it has said so."""
         self.written: dict[str, None] = {}
         """Topics that it produced to, to show who writes them (`note_written`)."""
+        self.seat: QuotaSeat | None = None
+        """Its place in the quotas, from the first request after the login on."""
         self.exchange: SaslExchange | None = None
         """The login in progress."""
         self.on_raw_frame: RawStep | None = None
@@ -91,7 +95,7 @@ class Connection:
         self._read_bytes = 0
         self._slots: deque[AnswerSlot] = deque()
         self._tasks = OwnedTasks(hub.loop)
-        self._pauses = Pauses()
+        self.pauses = Pauses()
         self._writing = True
         self._closed = False
         self.ends_after_answer = False
@@ -117,7 +121,7 @@ class Connection:
     def connection_made(self, transport: StreamTransport) -> None:
         """The connection stands."""
         self._transport = transport
-        self._pauses.begin(transport)
+        self.pauses.begin(transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         hub = self.hub
         hub.connections.add(self)
@@ -143,6 +147,8 @@ class Connection:
         """The peer has logged in."""
         self.identity = identity
         self.principal = identity.principal("kafka")
+        if self.seat is not None and self.seat.user != identity.name:
+            self._leave_quotas()
 
     def _watch(self, after_ms: int) -> None:
         self._deadline.start(after_ms / 1000, self._look_at_clock)
@@ -153,7 +159,7 @@ class Connection:
             return
         idle_ms = (self.hub.loop.time() - self._last_request_at) * 1000
         limit_ms = self.hub.limits.idle_ms
-        if idle_ms >= limit_ms and not self._slots:
+        if idle_ms >= limit_ms and not self._slots and not self._is_held:
             self.close("idle")
         else:
             self._watch(max(1000, int(limit_ms - idle_ms)))
@@ -200,6 +206,7 @@ class Connection:
         """The connection is gone."""
         del exc
         self._closed = True
+        self._leave_quotas()
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
         self._deadline.stop()
@@ -209,7 +216,7 @@ class Connection:
                 slot.cancel()
         self._slots.clear()
         self._tasks.cancel()
-        self._pauses.end()
+        self.pauses.end()
         self._transport = None
 
     def pause_writing(self) -> None:
@@ -237,7 +244,7 @@ class Connection:
         finally:
             self._beginning = False
         self._send_ready()
-        if self._frames or self._pauses.reasons or self._read_bytes > _READ_BYTES_MAX:
+        if self._frames or self.pauses.reasons or self._read_bytes > _READ_BYTES_MAX:
             self._pace_reading()
 
     def _may_begin(self) -> bool:
@@ -245,10 +252,41 @@ class Connection:
         slots = self._slots
         if self._closed or not self._writing or len(slots) >= self.hub.limits.requests_waiting:
             return False
+        seat = self.seat
+        if seat is not None and seat.is_paced and seat.is_held:
+            return False
         if slots and not (slots[-1].is_produce and self._is_produce(self._frames[0])):
             self._send_ready()
             return not slots and self._writing
         return True
+
+    # -- quotas
+
+    @property
+    def _is_held(self) -> bool:
+        seat = self.seat
+        return seat is not None and seat.is_paced and seat.is_held
+
+    def _seated(self, client_id: str) -> QuotaSeat:
+        """The place of a client in the quotas. Raises QuotaExceeded when there are too many."""
+        seat = self.seat
+        if seat is None:
+            assert self.identity is not None, "nothing is counted before the login"
+            seat = self.seat = self.hub.broker.client_quotas.join(
+                self, "kafka", self.identity.name, client_id, self.peer.listener
+            )
+        elif seat.client != client_id:
+            seat.rename(client_id)
+        return seat
+
+    def let_on(self) -> None:
+        """The client has waited as long as its quota wants."""
+        self._begin_frames()
+
+    def _leave_quotas(self) -> None:
+        seat, self.seat = self.seat, None
+        if seat is not None:
+            seat.leave()
 
     def _is_produce(self, frame: Frame) -> bool:
         buffer, start, end = frame
@@ -262,7 +300,7 @@ class Connection:
     def _pace_reading(self) -> None:
         if self._transport is None:
             return
-        limits, pauses = self.hub.limits, self._pauses
+        limits, pauses = self.hub.limits, self.pauses
         if self._read_bytes > _READ_BYTES_MAX and _TURN not in pauses.reasons:
             pauses.pause(_TURN)
             self.hub.loop.call_soon(self._read_on)
@@ -276,7 +314,7 @@ class Connection:
         """Others had their turn."""
         self._read_bytes = 0
         self._pace_reading()
-        self._pauses.resume(_TURN)
+        self.pauses.resume(_TURN)
 
     def _begin(self, frame: Frame) -> None:
         hub = self.hub
@@ -296,15 +334,21 @@ class Connection:
             self._refuse_version(api, version, correlation_id, self._new_slot())
         elif not api.before_login and not self._is_logged_in():
             raise NotAuthenticated(f"a request {api.key.name} without a login that counts")
-        elif key == _PRODUCE:
-            produce = Produce(self, version, correlation_id)
-            self._slots.append(produce)
-            produce.begin(buffer, at, end)
-        elif key == _FETCH:
-            slot = self._new_slot()
-            begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
         else:
+            seat = self.seat
+            if not api.before_login and (seat is None or seat.client != client_id):
+                seat = self._seated(client_id or "")
+            if key == _PRODUCE:
+                produce = Produce(self, version, correlation_id)
+                self._slots.append(produce)
+                produce.begin(buffer, at, end)
+                return
             slot = self._new_slot()
+            if seat is not None and seat.is_paced:
+                slot.delay(seat.ask(1))
+            if key == _FETCH:
+                begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
+                return
             data = bytes(buffer[at:end])
             body = data if key in PRIVATE else decode_request(api, version, data, 0)
             request = Request(api, version, correlation_id, client_id or "", body, self)
@@ -356,6 +400,8 @@ class Connection:
         api, version = request.api, request.version
         try:
             body = await self._answer(request)
+            if slot.throttle_ms and body is not None:
+                body = throttled(api, version, body, slot.throttle_ms)
             pieces = [] if body is None else [await self._encoded(request, body)]
         except OnelogError as error:
             self.fail(error)

@@ -173,9 +173,17 @@ class Fetch:
         return total < self._min_bytes and bool(self._topics) and not failed
 
     def _send(self, topics: list[tuple[str | bytes, list[Row]]]) -> None:
-        self._slot.finish(
+        slot, seat = self._slot, self._connection.seat
+        if seat is not None and seat.is_paced:
+            slot.delay(seat.fetch(sum([part.fetched.size_bytes for part in self._parts()])))
+        slot.finish(
             encode_fetch_response(
-                self._correlation_id, self._version, 0, int(self.refusal), 0, topics
+                self._correlation_id,
+                self._version,
+                slot.throttle_ms,
+                int(self.refusal),
+                0,
+                topics,
             )
         )
 

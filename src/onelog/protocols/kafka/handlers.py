@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.protocols.kafka.admin.acls import create_acls, delete_acls, describe_acls
 from onelog.protocols.kafka.admin.altering import alter_configs, incremental_alter_configs
+from onelog.protocols.kafka.admin.client_quotas import (
+    alter_client_quotas,
+    describe_client_quotas,
+)
 from onelog.protocols.kafka.admin.creating import create_partitions, create_topics
 from onelog.protocols.kafka.admin.deleting import delete_records, delete_topics
 from onelog.protocols.kafka.admin.describing import describe_configs
@@ -115,6 +119,8 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
     ApiKey.DESCRIBE_QUORUM: describe_quorum,

@@ -81,7 +81,16 @@ _SLICED_BYTES: Final = 4096
 class Produce(AnswerSlot):
     """One request in progress: its slot is filled when all of its partitions are settled."""
 
-    __slots__ = ("_correlation_id", "_left", "_topics", "_transactional_id", "_version", "acks")
+    __slots__ = (
+        "_correlation_id",
+        "_left",
+        "_messages",
+        "_size_bytes",
+        "_topics",
+        "_transactional_id",
+        "_version",
+        "acks",
+    )
 
     def __init__(self, connection: Connection, version: int, correlation_id: int) -> None:
         super().__init__(connection, is_produce=True)
@@ -89,6 +98,8 @@ class Produce(AnswerSlot):
         self._correlation_id = correlation_id
         self._transactional_id: str | None = None
         self.acks = 0
+        self._messages = self._size_bytes = 0
+        """What quotas count of it."""
         self._left = 1
         self._topics: list[tuple[str, list[Row]]] = []
 
@@ -97,6 +108,7 @@ class Produce(AnswerSlot):
         self._transactional_id, self.acks, _timeout_ms, topics = parse_produce(
             buffer, start, end, self._version
         )
+        self._size_bytes = end - start
         unopened: list[Unopened] = []
         taking = self._take(buffer, topics, unopened)
         if next(taking, _OVER) is _OVER:
@@ -180,6 +192,7 @@ class Produce(AnswerSlot):
         except InvalidRecords as error:
             info, latest_ms = check_without_keys(target, buffer, first, last, error)
             opens = True
+        self._messages += info.count
         if info.attributes & ATTR_LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
         if info.attributes & ATTR_DELETE_HORIZON:
@@ -202,6 +215,9 @@ class Produce(AnswerSlot):
 
     def _take_unopened(self, unopened: list[Unopened]) -> None:
         """Open and append the batches that were left, or finish."""
+        seat = self.connection.seat
+        if seat is not None and seat.is_paced:
+            self.delay(seat.publish(self._messages, self._size_bytes, requests=1))
         if unopened:
             self.is_produce = False  # later requests wait here, too
             self.connection.run(self, self._open_and_append(unopened))
@@ -297,7 +313,11 @@ class Produce(AnswerSlot):
         if self._left:
             return False
         self.pieces = (
-            [encode_produce_response(self._correlation_id, self._version, self._topics, 0)]
+            [
+                encode_produce_response(
+                    self._correlation_id, self._version, self._topics, self.throttle_ms
+                )
+            ]
             if self.acks
             else []
         )

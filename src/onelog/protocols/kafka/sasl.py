@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -190,8 +190,9 @@ async def _raw_step(hub: Hub, connection: Connection, token: bytes) -> bytes:
 async def _step(hub: Hub, connection: Connection, message: bytes) -> bytes:
     exchange = connection.exchange
     assert exchange is not None
-    waiting: Awaitable[bytes] = exchange.step(message)
-    answer = await waiting
+    answer = await hub.authenticator.bans.guard(
+        connection.peer.host, lambda: exchange.step(message)
+    )
     if exchange.identity is not None:
         connection.exchange = None
         _log_in(hub, connection, exchange.identity)

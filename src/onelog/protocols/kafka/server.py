@@ -56,6 +56,7 @@ class KafkaServer:
                 lambda bound, peer: Connection(hub, peer, cast("KafkaListener", bound.settings)),
                 settings.limits.login_timeout_ms / 1000,
                 hub.broker.troubles,
+                (hub.authenticator.bans.admits, hub.broker.client_quotas.admits),
             )
         except BaseException:
             await hub.close()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from onelog.base.errors import OnelogError
 from onelog.observe import get_logger
+from onelog.protocols.mqtt.keeping import keep_subscriptions
+from onelog.protocols.mqtt.pacing import count_subscriptions
 from onelog.protocols.mqtt.packets import Subscription
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.subscribing import Subscribing
@@ -40,6 +42,7 @@ async def subscribe_configured(connection: Connection) -> None:
         if rows.reasons[-1] >= ReasonCode.UNSPECIFIED_ERROR:
             _log.warning("an auto-subscription is refused", filter=text, code=rows.reasons[-1])
     await rows.open()
+    count_subscriptions(connection)
     connection.tag_publishes()
-    await connection.keep()
+    await keep_subscriptions(connection)
     rows.begin()

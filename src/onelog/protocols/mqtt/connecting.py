@@ -22,6 +22,8 @@ from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
 from onelog.protocols.mqtt.delayed import PREFIX as DELAYED
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
 from onelog.protocols.mqtt.fitting import fit_packet
+from onelog.protocols.mqtt.keeping import KeptBody
+from onelog.protocols.mqtt.pacing import count_subscriptions, take_seat
 from onelog.protocols.mqtt.packet_types import Version
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Will
 from onelog.protocols.mqtt.payload import check_payload
@@ -35,6 +37,7 @@ from onelog.protocols.mqtt.state import State
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.protocols.mqtt.traced import TracedSession
 from onelog.queues.addresses import is_writable
+from onelog.security.bans import AddressBanned
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
@@ -44,12 +47,6 @@ _log = get_logger("mqtt")
 
 EXPIRY_NEVER_S: Final = 0xFFFF_FFFF
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
-
-
-class KeptBody(msgspec.Struct, array_like=True):
-    """The part of a session that `~sessions` keeps, beside its cursor."""
-
-    subscriptions: list[Subscribed] = []
 
 
 def on_connect(connection: Connection, packet: Connect) -> None:
@@ -66,7 +63,7 @@ def on_connect(connection: Connection, packet: Connect) -> None:
     except NotAuthenticated as error:
         raise MqttError(ReasonCode.BAD_AUTHENTICATION_METHOD, str(error)) from None
     connection.connect_packet = packet
-    _step(connection, packet.properties.authentication_data)
+    connection.start(_step(connection, packet.properties.authentication_data))
 
 
 def on_auth(connection: Connection, packet: Auth) -> None:
@@ -80,14 +77,20 @@ def on_auth(connection: Connection, packet: Auth) -> None:
         connection.exchange = connection.hub.authenticator.scram(method)
     elif exchange is None or exchange.mechanism != method:  # 4.12.0-5
         raise protocol_error("this AUTH does not belong to an exchange")
-    _step(connection, packet.properties.authentication_data)
+    connection.start(_step(connection, packet.properties.authentication_data))
 
 
-def _step(connection: Connection, data: bytes | None) -> None:
+async def _step(connection: Connection, data: bytes | None) -> None:
     exchange = connection.exchange
     assert exchange is not None
+
+    async def check() -> bytes:
+        return exchange.step(data or b"")
+
     try:
-        answer = exchange.step(data or b"")
+        answer = await connection.hub.authenticator.bans.guard(connection.peer.host, check)
+    except AddressBanned as error:
+        raise MqttError(ReasonCode.BANNED, str(error)) from None
     except NotAuthenticated as error:
         raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
     properties = Properties(authentication_method=exchange.mechanism, authentication_data=answer)
@@ -104,7 +107,7 @@ def _step(connection: Connection, data: bytes | None) -> None:
         packet, connection.exchange = connection.connect_packet, None
         assert packet is not None
         assert exchange.identity is not None
-        connection.start(_accept(connection, packet, exchange.identity, properties))
+        await _accept(connection, packet, exchange.identity, properties)
 
 
 async def _connect_with_password(connection: Connection, packet: Connect) -> None:
@@ -123,8 +126,16 @@ async def _identify(connection: Connection, packet: Connect) -> Identity:
         except NotAuthenticated as error:  # no credentials were given
             raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
     password = packet.password or b""
-    known = authenticator.recall(packet.username, password)
-    return known or await authenticator.password(packet.username, password)
+    name = packet.username
+    known = authenticator.recall(name, password)
+    if known is not None:
+        return known
+    try:
+        return await authenticator.bans.guard(
+            peer.host, lambda: authenticator.password(name, password)
+        )
+    except AddressBanned as error:
+        raise MqttError(ReasonCode.BANNED, str(error)) from None
 
 
 async def _accept(
@@ -161,6 +172,7 @@ async def _accept(
         raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
     _check_will(connection, packet.will)
     _check_room(connection, client_id, expiry_ms)
+    take_seat(connection, client_id)
     connection.is_entering = True
     try:
         session = await _enter(connection, packet, client_id, expiry_ms)
@@ -176,6 +188,7 @@ async def _accept(
     connection.state = State.CONNECTED
     connection.send(Connack(session_present=connection.door.resumed, properties=properties))
     connection.open_up()
+    count_subscriptions(connection)
     connection.accept(keep_alive_s)
     session.begin(connection)
     await subscribe_configured(connection)

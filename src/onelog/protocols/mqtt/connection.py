@@ -23,18 +23,27 @@ from onelog.base.errors import (
     NotAuthenticated,
     OnelogError,
     ProtocolViolation,
+    QuotaExceeded,
 )
 from onelog.broker import NOBODY, Cursor, Principal, Session
 from onelog.broker.showing import note_written
 from onelog.kernel import MqttInput, MqttOutput, MqttRoute, encode_acks
-from onelog.net import Deadline, OwnedTasks, Pauses, Peer, SilenceWatch, StreamTransport
+from onelog.net import (
+    Deadline,
+    OwnedTasks,
+    Pauses,
+    Peer,
+    SilenceWatch,
+    StreamTransport,
+    Throttled,
+)
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.codec import answer_version, decode_packet
-from onelog.protocols.mqtt.connecting import KeptBody
 from onelog.protocols.mqtt.errors import MqttError, malformed, reason_for
 from onelog.protocols.mqtt.fitting import explained, fit_packet
 from onelog.protocols.mqtt.handlers import HANDLERS
 from onelog.protocols.mqtt.hub import Hub
+from onelog.protocols.mqtt.pacing import charge_of, count_request
 from onelog.protocols.mqtt.packet_types import PacketType, Version
 from onelog.protocols.mqtt.packets import (
     Connack,
@@ -52,6 +61,7 @@ from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.protocols.mqtt.unanswered import Unanswered
 from onelog.security.identity import Identity
+from onelog.security.quotas.seat import QuotaSeat
 from onelog.security.scram import ScramExchange
 
 _log = get_logger("mqtt")
@@ -65,16 +75,16 @@ _TURN: Final = "the others have their turn"
 _WORK: Final = "a handler waits"
 
 
-class Connection:
+class Connection(Throttled):
     """One MQTT connection, over any transport."""
 
     __slots__ = (
-        "__weakref__", "_is_lost", "_pauses", "_taken", "_tasks", "_unread", "_writable",
+        "__weakref__", "_is_lost", "_taken", "_tasks", "_unread", "_writable",
         "_written",
         "aliases", "connect_packet", "data_received", "deadline", "door", "entered",
         "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow", "output",
-        "peer", "principal", "published", "session", "state", "transport", "unanswered",
-        "version", "will", "written",
+        "pauses", "peer", "principal", "published", "seat", "session", "state",
+        "transport", "unanswered", "version", "will", "written",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
@@ -84,6 +94,8 @@ class Connection:
         self.state = State.NEW
         self.version = 0
         self.principal: Principal = NOBODY
+        self.seat: QuotaSeat | None = None
+        """Its place in the quotas, from CONNECT to the end."""
         self.identity: Identity | None = None
         self.session: MqttSession | None = None
         self.door: Session | None = None
@@ -100,7 +112,7 @@ class Connection:
         self._unread = bytearray()
         self._taken = 0
         """Packets that the kernel left to Python."""
-        self._pauses = Pauses()
+        self.pauses = Pauses()
         self._tasks = OwnedTasks(hub.loop)
         self._is_lost = False
         self.is_entering = False
@@ -126,7 +138,7 @@ class Connection:
     def connection_made(self, transport: StreamTransport) -> None:
         """The socket is connected; CONNECT has to come in time."""
         self.transport = transport
-        self._pauses.begin(transport)
+        self.pauses.begin(transport)
         self.hub.connections.add(self)
         transport.set_write_buffer_limits(self.hub.limits.outbox_bytes)
         self.deadline.start(self.hub.limits.connect_timeout_ms / 1000, transport.abort)
@@ -171,9 +183,9 @@ class Connection:
 
     def rest(self) -> None:
         """This connection has read its share of the pass: others have a turn."""
-        if _TURN not in self._pauses.reasons and not self.transport.is_closing():
-            self._pauses.pause(_TURN)
-            self.hub.loop.call_soon(self._pauses.resume, _TURN)
+        if _TURN not in self.pauses.reasons and not self.transport.is_closing():
+            self.pauses.pause(_TURN)
+            self.hub.loop.call_soon(self.pauses.resume, _TURN)
 
     def eof_received(self) -> bool | None:
         """The peer sends no more."""
@@ -204,6 +216,7 @@ class Connection:
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
         self._is_lost = True
+        self._leave_quotas()
         self._go_on()
         self.deadline.stop()
         if self.session is not None:
@@ -223,7 +236,7 @@ class Connection:
             self.input.owner = None
             self.door = None
             self.deadline.stop()
-            self._pauses.end()
+            self.pauses.end()
 
     # -- packets
 
@@ -232,12 +245,14 @@ class Connection:
             self.version = answer_version(body)
         packet = decode_packet(first, body, self.version or Version.V311)
         self.state = advance(self.state, packet.type)
+        if self.seat is not None and self.seat.is_paced:
+            count_request(self.seat, packet.type)
         HANDLERS[packet.type](self, packet)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine; later packets of the peer are not handled until it is done."""
         self.input.suspended = True
-        self._pauses.pause(_WORK)
+        self.pauses.pause(_WORK)
         task = self._tasks.run(self._finish(work), self._fault)
         task.add_done_callback(lambda _task: work.close())  # it may be cancelled before it began
         task.add_done_callback(lambda _task: self._part())
@@ -252,7 +267,7 @@ class Connection:
         if self.state is State.CLOSED:
             return  # later packets of the peer are not handled
         self.input.suspended = False
-        self._pauses.resume(_WORK)
+        self.pauses.resume(_WORK)
         data = bytes(self._unread)
         self._unread.clear()
         self.input.receive(data)
@@ -294,7 +309,7 @@ class Connection:
         self.join_routes()
         self.input.packet_bytes_max = hub.limits.packet_bytes
         self.input.version = self.version
-        self.input.charge = self._charge if hub.broker.publisher.is_metered else None
+        self.quotas_changed()
         if self.version == Version.V5:
             self.input.receive_maximum = hub.limits.receive_maximum
         self.tag_publishes()
@@ -312,10 +327,19 @@ class Connection:
             note_written(self.written, route.topic.decode())
         return route
 
-    def _charge(self, messages: int, size_bytes: int) -> None:
-        """Count publishes that the kernel staged; beyond the quota, each one is checked."""
-        if self.hub.broker.publisher.charge(self.principal, messages, size_bytes) is not None:
-            self.hub.routes.forget_of(self.principal)
+    def quotas_changed(self) -> None:
+        """Let the kernel report what it stages if anybody counts it."""
+        self.input.charge = charge_of(self)
+
+    def patience_spent(self) -> None:
+        """The peer would be held back for too long: disconnect it (0x97)."""
+        self.fail(QuotaExceeded("the client does more than its quota allows; connect again later"))
+
+    def _leave_quotas(self) -> None:
+        seat, self.seat = self.seat, None
+        self.input.charge = None  # it refers to the connection
+        if seat is not None:
+            seat.leave()
 
     def tag_publishes(self) -> None:
         """Let the client's publishes carry its id while it has a `no local` subscription."""
@@ -355,17 +379,6 @@ class Connection:
     def keeps(self) -> bool:
         """Whether the session's subscriptions are kept."""
         return self.session is not None and self.door is not None and self.door.is_kept
-
-    async def keep(self) -> None:
-        """Make the session's subscriptions durable, if they are kept."""
-        session, door = self.session, self.door
-        if session is None or door is None or not door.is_kept:
-            return
-        rows = [*session.subscriptions.values(), *(row.row for row in session.specials.values())]
-        body = msgspec.msgpack.encode(KeptBody(rows))
-        record = msgspec.structs.replace(door.record, body=body)
-        await self.hub.broker.sessions.update(door, record)
-        await self.hub.broker.cursors.save(session)
 
     # -- acknowledgements
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import NotAuthorized
 from onelog.broker import Action, Authorizer, Kind, Principal
 from onelog.observe import Troubles
+from onelog.protocols.mqtt.pacing import count_subscriptions
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.special import parse_address
@@ -125,3 +126,4 @@ def _look_at(connection: Connection, session: MqttSession) -> None:
         except NotAuthorized:
             del session.specials[key]
             special.end()
+            count_subscriptions(connection)

@@ -23,6 +23,7 @@ from onelog.broker.showing import note_written
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
+from onelog.protocols.mqtt.pacing import count_publish
 from onelog.protocols.mqtt.packet_types import PacketType, Version
 from onelog.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.payload import check_payload
@@ -39,6 +40,7 @@ def on_publish(connection: Connection, packet: Publish) -> None:
     assert session is not None
     connection.hub.counters.published += 1
     connection.published += 1
+    count_publish(connection, len(packet.topic) + len(packet.payload))
     connection.unanswered.begin(packet.packet_id, packet.qos, connection.version)
     if packet.qos == 2 and packet.packet_id in session.inbound:
         if not session.inbound.is_open(packet.packet_id):

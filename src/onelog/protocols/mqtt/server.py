@@ -87,6 +87,7 @@ class MqttServer:
             lambda _bound, peer: Connection(hub, peer),
             hub.limits.connect_timeout_ms / 1000,
             hub.broker.troubles,
+            (hub.authenticator.bans.admits, hub.broker.client_quotas.admits),
         )
 
     def desk(self) -> MqttDesk | None:

@@ -16,6 +16,8 @@ from onelog.base.topics import check_filter
 from onelog.broker import Action
 from onelog.protocols.mqtt import system
 from onelog.protocols.mqtt.errors import reason_for
+from onelog.protocols.mqtt.keeping import keep_subscriptions
+from onelog.protocols.mqtt.pacing import count_subscriptions, take_subscription
 from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.packets import (
     Suback,
@@ -70,11 +72,13 @@ class Subscribing:
         wanted.filter = address.key
         if address.kind == "replay":
             parse_start(address.argument)  # so that it is refused before the answer
+        if not known:
+            take_subscription(self._connection)
         if address.kind in ("share", "replay"):
             self._opening.append((len(self.reasons), wanted))
             return ReasonCode(row.qos)
         if address.kind == "exclusive":
-            hub.exclusive.claim(address.filter, session.client_id)
+            self._claim(address.filter)
             wanted.exclusive = True
         elif known and session.subscriptions[wanted.filter].exclusive:
             hub.exclusive.release(wanted.filter, session.client_id)
@@ -87,6 +91,13 @@ class Subscribing:
             if not wanted.filter.startswith(system.PREFIX):
                 hub.retained.greet(session, wanted.filter)
         return ReasonCode(row.qos)
+
+    def _claim(self, text: str) -> None:
+        try:
+            self._connection.hub.exclusive.claim(text, self._session.client_id)
+        except OnelogError:
+            count_subscriptions(self._connection)
+            raise
 
     def _check(self, text: str) -> None:
         connection, limits = self._connection, self._connection.hub.limits
@@ -163,8 +174,9 @@ def _add_rows(connection: Connection, packet: Subscribe) -> Subscribing:
 async def _open_rows(connection: Connection, packet: Subscribe, rows: Subscribing) -> None:
     if rows.has_to_wait:
         await rows.open()
+        count_subscriptions(connection)
         connection.tag_publishes()
-    await connection.keep()
+    await keep_subscriptions(connection)
     _answer_rows(connection, packet, rows)
 
 
@@ -186,7 +198,7 @@ async def _unsubscribe_later(connection: Connection, packet: Unsubscribe) -> Non
         await connection.wait_published()
     if connection.session is not None:
         answer = _unsubscribe_all(connection, packet)
-        await connection.keep()
+        await keep_subscriptions(connection)
         connection.send(answer)
 
 
@@ -196,6 +208,7 @@ def _unsubscribe_all(connection: Connection, packet: Unsubscribe) -> Unsuback:
         for text in packet.filters
     )
     connection.tag_publishes()
+    count_subscriptions(connection)
     return Unsuback(packet.packet_id, reasons)
 
 

@@ -74,7 +74,7 @@ def connection_row(connection: Connection, addresses: Addresses, node: str, rate
 
 
 def _state(connection: Connection) -> str:
-    return "blocked" if connection.is_blocked else _STATES[connection.state]
+    return "blocked" if connection.blocked_by else _STATES[connection.state]
 
 
 def _names(connection: Connection, of: str) -> str | None:

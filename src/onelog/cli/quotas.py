@@ -1,0 +1,212 @@
+"""`onelog quota …` and `onelog ban …`: how much clients may do, and which addresses are kept out.
+
+Rules: quotas are changed in a running server or in the data directory of a stopped one. Bans are in
+the memory of a running server. Modules that only these commands need are imported when one of them
+runs, so that other commands start faster.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from onelog.base.errors import InvalidRequest
+from onelog.cli import render
+from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.users import DEFAULT_DATA, DataOptions
+
+if TYPE_CHECKING:
+    from onelog.security.ban_commands import BanAnswer, BanCommand
+    from onelog.security.quotas.commands import QuotaAnswer, QuotaCommand, QuotaInfo
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for programs."),
+]
+
+
+def build_quotas(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog quota`."""
+    app = App(name="quota", help="Say how much users, clients, listeners and addresses may do.")
+
+    def perform(options: DataOptions, command: QuotaCommand) -> tuple[QuotaAnswer, str]:
+        import msgspec  # noqa: PLC0415
+
+        from onelog.security.quotas.commands import SetQuota, decode_quota_answer  # noqa: PLC0415
+
+        assert run_offline is not None, "the command line was built without a store"
+        makes_data = isinstance(command, SetQuota)
+        message = msgspec.json.encode(command)
+        answer, where = reach(run_offline, options.data_dir, message, makes_data=makes_data)
+        return decode_quota_answer(answer), where
+
+    @app.command(name="set")
+    def set_command(
+        entity: str,
+        limit: str,
+        /,
+        *more: str,
+        json: Json = False,
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """Set limits, as in: onelog quota set user:alice publish_bytes=1MB connections=10.
+
+        They apply at once, to open connections too. Other limits of the entity stay.
+
+        Parameters
+        ----------
+        entity
+            user:NAME, client:ID, both as user:NAME,client:ID, listener:NAME or ip:ADDRESS. The bare
+            word (user, client, listener, ip) means each one that has no quota of its own.
+        limit
+            NAME=VALUE. Per second: publish_bytes, publish_messages, fetch_bytes, requests, and of
+            addresses connects. At once: connections, subscriptions, queues. "NAME=unlimited" drops
+            a limit.
+        """
+        from onelog.security.quotas.commands import SetQuota  # noqa: PLC0415
+
+        limits, drop = _limits((limit, *more))
+        answer, where = perform(options, SetQuota(entity=entity, limits=limits, drop=drop))
+        if json:
+            _print_json(answer.quotas)
+        elif answer.quotas:
+            _say(f"the quota of {entity} {where}: {_limits_text(answer.quotas[0])}")
+        else:
+            _say(f"{entity} has no quota {where} now")
+
+    @app.command
+    def remove(entity: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
+        """Remove a quota."""
+        from onelog.security.quotas.commands import RemoveQuota  # noqa: PLC0415
+
+        where = perform(options, RemoveQuota(entity=entity))[1]
+        _say(f"removed the quota of {entity} {where}")
+
+    @app.command(name="list")
+    def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
+        """List the quotas."""
+        from onelog.security.quotas.commands import ListQuotas  # noqa: PLC0415
+
+        answer, where = perform(options, ListQuotas())
+        if json:
+            _print_json(answer.quotas)
+        else:
+            _show_quotas(answer, where)
+
+    return app
+
+
+def build_bans(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog ban`."""
+    app = App(name="ban", help="List or lift bans of addresses whose logins failed.")
+
+    def perform(options: DataOptions, command: BanCommand) -> BanAnswer:
+        import msgspec  # noqa: PLC0415
+
+        from onelog.security.ban_commands import decode_ban_answer  # noqa: PLC0415
+
+        assert run_offline is not None, "the command line was built without a store"
+        answer, _where = reach(run_offline, options.data_dir, msgspec.json.encode(command))
+        return decode_ban_answer(answer)
+
+    @app.command(name="list")
+    def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
+        """List the addresses that may not connect."""
+        from onelog.security.ban_commands import ListBans  # noqa: PLC0415
+
+        answer = perform(options, ListBans())
+        if json:
+            _print_json(answer.bans)
+        elif not answer.bans:
+            _say("no address is banned")
+        else:
+            table = _table("address", "since", "until")
+            for row in answer.bans:
+                cells = (row.address, _date(row.since_ms), _date(row.until_ms))
+                table.add_row(*map(Text, cells))
+            render.OUT.print(table)
+
+    @app.command
+    def lift(address: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
+        """Let an address connect again, at once."""
+        from onelog.security.ban_commands import LiftBan  # noqa: PLC0415
+
+        perform(options, LiftBan(address=address))
+        _say(f"{address} may connect again")
+
+    return app
+
+
+def _limits(words: tuple[str, ...]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """The limits to set, and those to drop. Raises InvalidRequest."""
+    from onelog.config.units import UNLIMITED, parse_quantity  # noqa: PLC0415
+
+    limits: dict[str, float] = {}
+    drop = []
+    for word in words:
+        name, found, text = word.partition("=")
+        if not found:
+            raise InvalidRequest(f"{word!r}: write a limit as NAME=VALUE, such as requests=100")
+        try:
+            if text.strip().lower() == "unlimited" or name.endswith("_bytes"):
+                value: float = parse_quantity(text, "bytes")
+            else:
+                value = float(text)
+        except ValueError as error:
+            raise InvalidRequest(f"{word!r}: {error}") from None
+        if value == UNLIMITED:
+            drop.append(name)
+        else:
+            limits[name] = value
+    return limits, tuple(drop)
+
+
+def _limits_text(row: QuotaInfo) -> str:
+    return ", ".join(f"{name}={_value(name, value)}" for name, value in row.limits.items())
+
+
+def _value(name: str, value: float) -> str:
+    from onelog.config.units import format_quantity  # noqa: PLC0415
+
+    if value != int(value):
+        return str(value)
+    return format_quantity(int(value), "bytes") if name.endswith("_bytes") else str(int(value))
+
+
+def _show_quotas(answer: QuotaAnswer, where: str) -> None:
+    if not answer.quotas and not answer.unreadable:
+        _say(f"there are no quotas {where}; `onelog quota set` sets one")
+        return
+    table = _table("for", "limits")
+    for row in answer.quotas:
+        table.add_row(Text(row.entity), Text(_limits_text(row)))
+    for name in answer.unreadable:
+        table.add_row(Text(name), Text("cannot be read, and bounds nobody: remove it"))
+    render.OUT.print(table)
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
+def _date(stamp_ms: int) -> str:
+    stamp = datetime.datetime.fromtimestamp(stamp_ms / 1000, datetime.UTC)
+    return stamp.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _print_json(value: object) -> None:
+    import msgspec  # noqa: PLC0415
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def _say(line: str) -> None:
+    render.OUT.print(Text(line))

@@ -1,0 +1,63 @@
+"""Commands on bans as messages: what `onelog ban` sends, and what runs them.
+
+Rules: bans are in the memory of a running server, which gets the commands over its control socket.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from onelog.base.commands import failed, not_understood, raise_error
+from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.security.bans import BanInfo, Bans
+
+SUBJECT: Final = "ban"
+
+
+class ListBans(msgspec.Struct, frozen=True, kw_only=True, tag="ban.list"):
+    """Show every address that is banned."""
+
+
+class LiftBan(msgspec.Struct, frozen=True, kw_only=True, tag="ban.lift"):
+    """Let an address connect again."""
+
+    address: str
+
+
+BanCommand = ListBans | LiftBan
+
+
+class BanAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a command."""
+
+    bans: tuple[BanInfo, ...] = ()
+    error: str = ""
+    """The class of the error; empty when all went well."""
+    message: str = ""
+
+
+async def run_ban_command(bans: Bans, message: bytes) -> bytes:
+    """Run the command of a message; the message of its answer, also when it failed."""
+    try:
+        command = msgspec.json.decode(message, type=BanCommand)
+    except msgspec.MsgspecError as error:
+        return not_understood(error)
+    if isinstance(command, ListBans):
+        return msgspec.json.encode(BanAnswer(bans=bans.rows()))
+    try:
+        bans.lift(command.address)
+    except OnelogError as error:
+        return failed(error)
+    return msgspec.json.encode(BanAnswer())
+
+
+def decode_ban_answer(message: bytes) -> BanAnswer:
+    """The answer of a message. Raises the error that it reports."""
+    try:
+        answer = msgspec.json.decode(message, type=BanAnswer)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
+    raise_error(answer.error, answer.message)
+    return answer

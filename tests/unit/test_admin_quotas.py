@@ -1,0 +1,88 @@
+"""Quotas and bans over the admin API, and what failed logins of the admin listener cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from onelog.security.authenticator import SecuritySettings
+from onelog.security.bans import BanSettings
+from tests.support.admin import admin_api
+
+STRICT = SecuritySettings(bans=BanSettings(failures=2, delay_s=0.0, exempt=()))
+
+
+@pytest.fixture
+async def api(tmp_path):
+    async with admin_api(tmp_path, settings=STRICT) as found:
+        yield found
+
+
+async def test_a_quota_is_set_shown_searched_replaced_and_removed(api):
+    place = "/quotas/user%3Aann%2Cclient%3Ac"
+    answer = await api.ask("PUT", place, {"publish_bytes": 1000, "connections": 3})
+    assert answer.status_code == 200, answer.text
+    row = {"entity": "user:ann,client:c", "limits": {"connections": 3.0, "publish_bytes": 1000.0}}
+    assert answer.json() == row
+    assert (await api.ask("GET", place)).json() == row
+    await api.ask("PUT", "/quotas/listener", {"requests": 5})
+    assert [each["entity"] for each in (await api.ask("GET", "/quotas")).json()["items"]] == [
+        "listener",
+        "user:ann,client:c",
+    ]
+    found = (await api.ask("GET", "/quotas?search=ANN&limit=1")).json()
+    assert found == {"items": [row], "next_cursor": None}
+    await api.ask("PUT", place, {"requests": 1})
+    assert (await api.ask("GET", place)).json()["limits"] == {"requests": 1.0}
+    assert (await api.ask("DELETE", place)).status_code == 204
+    assert (await api.ask("GET", place)).status_code == 404
+    assert (await api.ask("DELETE", place)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("place", "body"),
+    [
+        ("/quotas/somebody", {"requests": 1}),
+        ("/quotas/user", {}),
+        ("/quotas/user", {"requests": 0}),
+        ("/quotas/user", {"requests": -1}),
+        ("/quotas/user", {"connects": 1}),
+        ("/quotas/user", {"connections": 1.5}),
+        ("/quotas/user", {"speed": 1}),
+    ],
+)
+async def test_a_quota_that_cannot_be_is_refused(api, place, body):
+    assert (await api.ask("PUT", place, body)).status_code == 400
+    assert not (await api.ask("GET", "/quotas")).json()["items"]
+
+
+async def test_wrong_logins_and_tokens_ban_the_address_until_that_is_lifted(api):
+    await api.authenticator.users.add("root", "secret", administrator=True)
+    text, _info = await api.tokens.create("t", "admin", 100_000)
+    right = {"authorization": f"Bearer {text}"}
+    wrong = await api.ask("POST", "/login", {"user": "root", "password": "wrong"})
+    assert wrong.status_code == 401
+    bad = await api.client.get("/api/v1/quotas", headers={"authorization": "Bearer olt_x_y"})
+    assert bad.status_code == 401
+    late = await api.ask("POST", "/login", {"user": "root", "password": "secret"})
+    assert late.status_code == 429
+    assert "failed" in late.json()["error"]["message"]
+    for path in ("/api/v1/quotas", "/metrics"):
+        assert (await api.client.get(path, headers=right)).status_code == 429
+    assert (await api.client.get("/health/live")).status_code == 200
+    (row,) = (await api.ask("GET", "/bans")).json()["items"]
+    assert row["address"] == "127.0.0.1"
+    assert row["until_ms"] - row["since_ms"] == 600_000
+    api.authenticator.bans.lift("127.0.0.1")
+    lifted = await api.client.delete("/api/v1/bans/127.0.0.1", headers=right)
+    assert lifted.status_code == 404, "it is not banned any more"
+    for _ in range(2):
+        api.authenticator.bans.failed("192.0.2.7")
+    lifted = await api.client.delete("/api/v1/bans/192.0.2.7", headers=right)
+    assert lifted.status_code == 204
+    assert not (await api.ask("GET", "/bans")).json()["items"]
+
+
+async def test_a_peer_without_credentials_has_tried_nothing(api):
+    for _ in range(5):
+        await api.ask("GET", "/quotas")
+    assert api.authenticator.bans.failures == 0
