@@ -184,7 +184,7 @@ def test_kafka_s_quota_apis_and_the_command_line_change_the_same_quotas(server, 
         assert alter(wire, entity(client_id="d"), version, dry=True, producer_byte_rate=1) == 0
         listed = {
             row["entity"]: row["limits"]
-            for row in json.loads(server.command("quota", "list", "--json"))
+            for row in json.loads(server.command("quota", "list", "--json"))["items"]
         }
         assert listed == {
             "user:ann,client:c": {"publish_bytes": 1e6, "fetch_bytes": 2e6},
@@ -355,7 +355,7 @@ def _ban_and_lift(server: Onelog) -> None:
     for _ in range(3):
         with pytest.raises(pika.exceptions.AMQPConnectionError):
             _amqp_login(server, "wrong")
-    (row,) = json.loads(server.command("ban", "list", "--json"))
+    (row,) = json.loads(server.command("ban", "list", "--json"))["items"]
     assert row["address"] == "127.0.0.1"
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         _amqp_login(server, "secret-a")

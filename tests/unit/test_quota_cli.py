@@ -26,17 +26,17 @@ def test_quotas_of_a_stopped_server(capsys):
         "the quota of user:ann in data: connections=3, publish_bytes=1500kB\n"
     )
     assert onelog("quota", "set", "user:ann", "publish_bytes=unlimited", "requests=0.5") == 0
+    capsys.readouterr()
     assert onelog("quota", "list", "--json") == 0
-    printed = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(printed) == [
-        {"entity": "user:ann", "limits": {"connections": 3.0, "requests": 0.5}}
-    ]
+    printed = capsys.readouterr().out
+    row = {"entity": "user:ann", "limits": {"connections": 3.0, "requests": 0.5}}
+    assert json.loads(printed) == {"items": [row]}
     assert onelog("quota", "list") == 0
     assert "connections=3, requests=0.5" in capsys.readouterr().out
     assert onelog("quota", "set", "user:ann", "connections=unlimited", "requests=unlimited") == 0
     assert capsys.readouterr().out == "user:ann has no quota in data now\n"
     assert onelog("quota", "list") == 0
-    assert "there are no quotas in data" in capsys.readouterr().out
+    assert "there are no quotas" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_errors_are_one_line_and_exit_code_1(capsys, words, error):
 def test_a_stopped_server_has_no_bans(capsys):
     assert onelog("quota", "set", "user", "requests=1") == 0
     assert onelog("quota", "remove", "user") == 0
-    assert onelog("quota", "remove", "user") == 1
+    assert onelog("quota", "remove", "user") == 4
     capsys.readouterr()
     for words in (("list",), ("lift", "192.0.2.1")):
         assert onelog("ban", *words) == 1

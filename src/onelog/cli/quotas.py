@@ -7,32 +7,31 @@ runs, so that other commands start faster.
 
 from __future__ import annotations
 
-import datetime
-import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Final
 
-from cyclopts import App, Parameter
-from rich.table import Table
-from rich.text import Text
+from cyclopts import App
+from msgspec import to_builtins
 
 from onelog.base.errors import InvalidRequest
-from onelog.cli import render
+from onelog.cli.api.showing import WHOLE, ListShown, Rows, show_list
+from onelog.cli.api.table import NOUNS
 from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.render import say
+from onelog.cli.tables import columns
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 
 if TYPE_CHECKING:
+    from onelog.cli.api.showing import Json
     from onelog.security.ban_commands import BanAnswer, BanCommand
-    from onelog.security.quotas.commands import QuotaAnswer, QuotaCommand, QuotaInfo
+    from onelog.security.quotas.commands import QuotaAnswer, QuotaCommand
 
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for programs."),
-]
+_QUOTA_COLUMNS: Final = columns("entity limits")
+_BAN_COLUMNS: Final = columns("address since_ms until_ms")
 
 
 def build_quotas(run_offline: RunOffline | None) -> App:
     """The commands of `onelog quota`."""
-    app = App(name="quota", help="Say how much users, clients, listeners and addresses may do.")
+    app = App(name="quota", help=NOUNS["quota"])
 
     def perform(options: DataOptions, command: QuotaCommand) -> tuple[QuotaAnswer, str]:
         import msgspec  # noqa: PLC0415
@@ -42,17 +41,12 @@ def build_quotas(run_offline: RunOffline | None) -> App:
         assert run_offline is not None, "the command line was built without a store"
         makes_data = isinstance(command, SetQuota)
         message = msgspec.json.encode(command)
-        answer, where = reach(run_offline, options.data_dir, message, makes_data=makes_data)
+        answer, where = reach(run_offline, options, message, makes_data=makes_data)
         return decode_quota_answer(answer), where
 
     @app.command(name="set")
     def set_command(
-        entity: str,
-        limit: str,
-        /,
-        *more: str,
-        json: Json = False,
-        options: DataOptions = DEFAULT_DATA,
+        entity: str, limit: str, /, *more: str, options: DataOptions = DEFAULT_DATA
     ) -> None:
         """Set limits, as in: onelog quota set user:alice publish_bytes=1MB connections=10.
 
@@ -72,12 +66,10 @@ def build_quotas(run_offline: RunOffline | None) -> App:
 
         limits, drop = _limits((limit, *more))
         answer, where = perform(options, SetQuota(entity=entity, limits=limits, drop=drop))
-        if json:
-            _print_json(answer.quotas)
-        elif answer.quotas:
-            _say(f"the quota of {entity} {where}: {_limits_text(answer.quotas[0])}")
+        if answer.quotas:
+            say(f"the quota of {entity} {where}: {_limits_text(answer.quotas[0].limits)}")
         else:
-            _say(f"{entity} has no quota {where} now")
+            say(f"{entity} has no quota {where} now")
 
     @app.command
     def remove(entity: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
@@ -85,25 +77,27 @@ def build_quotas(run_offline: RunOffline | None) -> App:
         from onelog.security.quotas.commands import RemoveQuota  # noqa: PLC0415
 
         where = perform(options, RemoveQuota(entity=entity))[1]
-        _say(f"removed the quota of {entity} {where}")
+        say(f"removed the quota of {entity} {where}")
 
     @app.command(name="list")
-    def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
+    def list_command(*, shown: ListShown = WHOLE, options: DataOptions = DEFAULT_DATA) -> None:
         """List the quotas."""
         from onelog.security.quotas.commands import ListQuotas  # noqa: PLC0415
 
-        answer, where = perform(options, ListQuotas())
-        if json:
-            _print_json(answer.quotas)
-        else:
-            _show_quotas(answer, where)
+        def fetch() -> Rows:
+            answer, _where = perform(options, ListQuotas())
+            wrong = [{"entity": name, "limits": {}} for name in answer.unreadable]
+            yield [*to_builtins(answer.quotas), *wrong]
+
+        none = "there are no quotas; `onelog quota set` sets one"
+        show_list(fetch, _QUOTA_COLUMNS, shown, none, _quota_words)
 
     return app
 
 
 def build_bans(run_offline: RunOffline | None) -> App:
     """The commands of `onelog ban`."""
-    app = App(name="ban", help="List or lift bans of addresses whose logins failed.")
+    app = App(name="ban", help=NOUNS["ban"])
 
     def perform(options: DataOptions, command: BanCommand) -> BanAnswer:
         import msgspec  # noqa: PLC0415
@@ -111,25 +105,18 @@ def build_bans(run_offline: RunOffline | None) -> App:
         from onelog.security.ban_commands import decode_ban_answer  # noqa: PLC0415
 
         assert run_offline is not None, "the command line was built without a store"
-        answer, _where = reach(run_offline, options.data_dir, msgspec.json.encode(command))
+        answer, _where = reach(run_offline, options, msgspec.json.encode(command))
         return decode_ban_answer(answer)
 
     @app.command(name="list")
-    def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
+    def list_command(*, shown: ListShown = WHOLE, options: DataOptions = DEFAULT_DATA) -> None:
         """List the addresses that may not connect."""
         from onelog.security.ban_commands import ListBans  # noqa: PLC0415
 
-        answer = perform(options, ListBans())
-        if json:
-            _print_json(answer.bans)
-        elif not answer.bans:
-            _say("no address is banned")
-        else:
-            table = _table("address", "since", "until")
-            for row in answer.bans:
-                cells = (row.address, _date(row.since_ms), _date(row.until_ms))
-                table.add_row(*map(Text, cells))
-            render.OUT.print(table)
+        def fetch() -> Rows:
+            yield to_builtins(perform(options, ListBans()).bans)
+
+        show_list(fetch, _BAN_COLUMNS, shown, "no address is banned")
 
     @app.command
     def lift(address: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
@@ -137,7 +124,7 @@ def build_bans(run_offline: RunOffline | None) -> App:
         from onelog.security.ban_commands import LiftBan  # noqa: PLC0415
 
         perform(options, LiftBan(address=address))
-        _say(f"{address} may connect again")
+        say(f"{address} may connect again")
 
     return app
 
@@ -166,8 +153,13 @@ def _limits(words: tuple[str, ...]) -> tuple[dict[str, float], tuple[str, ...]]:
     return limits, tuple(drop)
 
 
-def _limits_text(row: QuotaInfo) -> str:
-    return ", ".join(f"{name}={_value(name, value)}" for name, value in row.limits.items())
+def _quota_words(row: Json) -> Json:
+    wrong = "cannot be read, and bounds nobody: remove it"
+    return {**row, "limits": _limits_text(row["limits"]) or wrong}
+
+
+def _limits_text(limits: dict[str, float]) -> str:
+    return ", ".join(f"{name}={_value(name, value)}" for name, value in limits.items())
 
 
 def _value(name: str, value: float) -> str:
@@ -176,37 +168,3 @@ def _value(name: str, value: float) -> str:
     if value != int(value):
         return str(value)
     return format_quantity(int(value), "bytes") if name.endswith("_bytes") else str(int(value))
-
-
-def _show_quotas(answer: QuotaAnswer, where: str) -> None:
-    if not answer.quotas and not answer.unreadable:
-        _say(f"there are no quotas {where}; `onelog quota set` sets one")
-        return
-    table = _table("for", "limits")
-    for row in answer.quotas:
-        table.add_row(Text(row.entity), Text(_limits_text(row)))
-    for name in answer.unreadable:
-        table.add_row(Text(name), Text("cannot be read, and bounds nobody: remove it"))
-    render.OUT.print(table)
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    return table
-
-
-def _date(stamp_ms: int) -> str:
-    stamp = datetime.datetime.fromtimestamp(stamp_ms / 1000, datetime.UTC)
-    return stamp.strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _print_json(value: object) -> None:
-    import msgspec  # noqa: PLC0415
-
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-
-
-def _say(line: str) -> None:
-    render.OUT.print(Text(line))

@@ -35,6 +35,8 @@ NOUNS: Final = {
     "token": "Create, list or revoke tokens of the admin API.",
     "acl": "Say who may do what: rules for every protocol, which apply at once.",
     "pipeline": "Data pipelines on Spark: topics to tables and topics.",
+    "quota": "Say how much users, clients, listeners and addresses may do.",
+    "ban": "List or lift bans of addresses whose logins failed.",
     "config": "Show, check, write or change the configuration.",
     "backup": "Make, list, check or delete backups of a running broker.",
 }
@@ -52,6 +54,8 @@ LIVE: Final = {
     "user": "user list",
     "token": "token list",
     "rule": "acl list",
+    "entity": "quota list",
+    "address": "ban list",
 }
 """Which list holds the names that a name in a path may be: the shell completes them."""
 
@@ -427,6 +431,16 @@ _PEOPLE: Final = (
         columns="name users:name rules:name",
         empty="there are no groups; `onelog user groups NAME GROUP` puts a user into one",
     ),
+    ApiCommand(words="quota list", asks="GET /quotas", about="List the quotas.", by_hand=True),
+    ApiCommand(
+        words="quota show", asks="GET /quotas/{entity}", about="Show one quota, by its entity."
+    ),
+    ApiCommand(words="quota set", asks="PUT /quotas/{entity}", about="Set limits.", by_hand=True),
+    ApiCommand(
+        words="quota remove", asks="DELETE /quotas/{entity}", about="Remove a quota.", by_hand=True
+    ),
+    ApiCommand(words="ban list", asks="GET /bans", about="List the bans.", by_hand=True),
+    ApiCommand(words="ban lift", asks="DELETE /bans/{address}", about="Lift a ban.", by_hand=True),
     ApiCommand(
         words="pipeline list",
         asks="GET /pipelines",

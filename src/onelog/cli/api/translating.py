@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onelog.base.errors import InvalidRequest
+from onelog.base.errors import InvalidRequest, NotFound
 from onelog.cli.client import AdminClient, path_of
 
 Json = dict[str, Any]
@@ -133,6 +133,21 @@ def _test_rules(client: AdminClient, asked: Json) -> Json:
     }
 
 
+def _set_quota(client: AdminClient, asked: Json) -> Json:
+    path = path_of("/quotas/{name}", {"name": asked["entity"]})
+    try:
+        limits = client.get(path)["limits"]
+    except NotFound:
+        limits = {}
+    for name in asked["drop"]:
+        limits.pop(name, None)
+    limits |= asked["limits"]
+    if limits:
+        return {"quotas": [client.call("PUT", path, body=limits)]}
+    client.call("DELETE", path)
+    return {}
+
+
 _CALLS: Final[dict[str, Call]] = {
     "user.list": lambda client, _asked: {"users": _rows(client, "/users")},
     "user.add": _add_user,
@@ -148,6 +163,11 @@ _CALLS: Final[dict[str, Call]] = {
     "acl.add": _add_rule,
     "acl.remove": _remove_rules,
     "acl.test": _test_rules,
+    "quota.list": lambda client, _asked: {"quotas": _rows(client, "/quotas")},
+    "quota.set": _set_quota,
+    "quota.remove": _delete("/quotas/{name}", "entity"),
+    "ban.list": lambda client, _asked: {"bans": _rows(client, "/bans")},
+    "ban.lift": _delete("/bans/{name}", "address"),
     "token.list": lambda client, _asked: {"tokens": _rows(client, "/tokens")},
     "token.create": _create_token,
     "token.revoke": _delete("/tokens/{name}", "id"),
