@@ -16,7 +16,7 @@ import msgspec
 
 from onelog.base.errors import Conflict, NotFound
 from onelog.broker import CursorKind, CursorState, Position, Source, Start, ignore_change, places
-from onelog.protocols.mqtt.connecting import KeptBody
+from onelog.protocols.mqtt.keeping import KeptBody, keep_subscriptions
 from onelog.protocols.mqtt.session_state import (
     SessionBody,
     cursor_name,
@@ -102,4 +102,4 @@ async def _seek_attached(hub: Hub, session: MqttSession, start: Start, chosen: C
     session.go_to(to)
     cursors.pins.outdated()
     cursors.pins.claim()
-    await connection.keep()
+    await keep_subscriptions(connection)
