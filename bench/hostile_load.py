@@ -1,11 +1,11 @@
-"""Hostile connections: `python -m bench.hostile_load COUNT PER_SECOND NAME=PORT …`, until
-it is ended.
+"""Hostile connections: `python -m bench.hostile_load COUNT COMING AGAIN NAME=PORT …`.
 
 Four kinds, the same number of each on every listener: *half-open* connects and says nothing;
 *slow-loris* sends a good request byte by byte; *garbage* sends random bytes; *oversize* announces
-more than any limit allows and sends the beginning of it. A connection that the broker ends is
-opened again, at most `PER_SECOND` of all in a second. One line of standard output says that all
-stand; at SIGTERM another line has the numbers as JSON.
+more than any limit allows and sends the beginning of it. They come at a rate of COMING a second. A
+connection that the broker ends is opened again, from then on at most AGAIN of all in a second. One
+line of standard output says that all have come; it goes on until SIGTERM, and then another line has
+the numbers as JSON.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ class Peer:
 class Crowd:
     """All of them."""
 
-    def __init__(self, count: int, per_second: float, ports: dict[str, int]) -> None:
+    def __init__(self, count: int, coming: float, again: float, ports: dict[str, int]) -> None:
         places = list(self._places(count, ports))
         random.shuffle(places)
         self._waiting = collections.deque(places)
-        self._per_second = per_second
+        self._count = count
+        self._per_second = coming
+        self._again = again
         self._poll = select.epoll()
         self._open: dict[int, Peer] = {}
         self._slow: list[tuple[float, int, Peer]] = []
@@ -104,18 +106,19 @@ class Crowd:
 
     def run(self) -> None:
         """Go on for ever."""
-        begun, stands = time.monotonic(), False
+        before, due, stands = time.monotonic(), 0.0, False
         while True:
             now = time.monotonic()
-            due = (now - begun) * self._per_second
-            while self._waiting and self.opened < due:
+            # What was not due before is not made up for by a burst.
+            due = min(due + (now - before) * self._per_second, self._per_second / 10)
+            before = now
+            while self._waiting and due >= 1:
+                due -= 1
                 self._open_one(self._waiting.popleft())
-            if not self._waiting:
-                # What was not needed until now is not made up for by a burst later.
-                begun = now - self.opened / self._per_second
-                if not stands:
-                    stands = True
-                    print(f"{len(self._open)} connections", flush=True)
+            if self.opened >= self._count and not stands:
+                stands = True
+                self._per_second = self._again
+                print(f"{self._count} connections", flush=True)
             while self._slow and self._slow[0][0] <= now:
                 self._drip(heapq.heappop(self._slow)[2], now)
             for number, events in self._poll.poll(0.002, 256):
@@ -182,14 +185,13 @@ class Crowd:
         self._waiting.append(peer)
 
 
-def main(count: str, per_second: str, *ports: str) -> None:
+def main(count: str, coming: str, again: str, *ports: str) -> None:
     """Open them, and keep them open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.nice(10)  # what is measured is the broker's time, not ours
-    crowd = Crowd(
-        int(count), float(per_second), {k: int(v) for k, v in (row.split("=") for row in ports)}
-    )
+    places = {name: int(port) for name, port in (row.split("=") for row in ports)}
+    crowd = Crowd(int(count), float(coming), float(again), places)
 
     def stop(*_args: object) -> None:
         print(json.dumps({"opened": crowd.opened, "ended": crowd.ended}), flush=True)

@@ -23,7 +23,8 @@ from bench.mqtt import free_port, process_of
 from bench.report import ROOT, Row, child_environment, data_dir, median, row, say
 
 COUNT = 10_000
-PER_SECOND = 2_000
+COMING, AGAIN = 2_000, 500
+"""Connections a second: until all have come, and those that come again afterwards."""
 ROUNDS = 3
 MEASURED_S = 3.0
 PACED = ("-x", "-r", "1000", "-w", "0.5")
@@ -73,8 +74,9 @@ class Crowd:
 
     def __init__(self, ports: dict[str, int]) -> None:
         places = [f"{name}={port}" for name, port in ports.items()]
+        words = [str(COUNT), str(COMING), str(AGAIN), *places]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.hostile_load", str(COUNT), str(PER_SECOND), *places],
+            [sys.executable, "-m", "bench.hostile_load", *words],
             env=child_environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -29,6 +29,8 @@ CHART = DEPLOY / "helm" / "onelog"
 OBJECTS = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "onelog.yaml").read_text()))
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 KUBERNETES = ("1.29", "1.32", "1.35")
+OF_CLUSTER = ("--kube-version", "1.32.0")
+"""The version of the cluster that Helm cannot ask here."""
 
 
 def find_helm() -> str | None:
@@ -56,7 +58,7 @@ def helm(*words: str, ok: bool = True) -> str:
 def rendered(*values: str, release: str = "onelog") -> list[dict[str, Any]]:
     """The objects of the chart."""
     flags = [word for value in values for word in ("--set", value)]
-    text = helm("template", release, str(CHART), *flags)
+    text = helm("template", release, str(CHART), *OF_CLUSTER, *flags)
     return [row for row in yaml.safe_load_all(text) if row]
 
 
@@ -196,4 +198,11 @@ def test_two_releases_of_the_chart_share_no_object_and_no_pod():
     ["replicas=3", "environment.PATH=x", "persistence.size=", "service.type=None", "usersSecret="],
 )
 def test_a_value_that_is_wrong_is_refused(value):
-    helm("template", "onelog", str(CHART), "--set", value, ok=False)
+    said = helm("template", "onelog", str(CHART), *OF_CLUSTER, "--set", value, ok=False)
+    assert "values don't meet the specifications of the schema" in said
+
+
+@needs_helm
+def test_a_cluster_that_is_too_old_is_refused():
+    said = helm("template", "onelog", str(CHART), "--kube-version", "1.26.0", ok=False)
+    assert "kubeVersion" in said

@@ -2,7 +2,8 @@
 
 Rules:
 - A connection over a limit is closed at once, before a byte is read or a key is exchanged.
-- PROXY header, TLS handshake and WebSocket upgrade together have until one deadline.
+- PROXY header, TLS handshake and WebSocket upgrade together have until one deadline. TLS begins
+  when the peer has sent its ClientHello.
 - Between the loop and a protocol over TCP or TLS stands nothing of ours: a read is one call of its
   `data_received`. A guard sees the begin and the end of a connection, to count it, and the reads of
   a peer that is behind with reading (`pace.py`).
@@ -26,6 +27,7 @@ import msgspec
 from onelog.base.clock import SystemClock
 from onelog.base.errors import ConfigError, ProtocolViolation
 from onelog.net import proxy as proxy_header
+from onelog.net.client_hello import wait_for_hello
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
 from onelog.net.pace import PacedTransport
@@ -164,6 +166,8 @@ class ServedListener:
                 await self._read_proxy_header(sock, arrival)
             arrival.host_key = self.gate.take_host(arrival.host)
             if arrival.host_key is not None:
+                if self._tls is not None:
+                    await wait_for_hello(sock, arrival.deadline)
                 left_s = max(0.001, arrival.deadline - self._loop.time())
                 make = cast("Callable[[], asyncio.Protocol]", lambda: guard)
                 await self._loop.connect_accepted_socket(
