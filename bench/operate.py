@@ -21,6 +21,7 @@ PARTS = {
     "hostile": "bench.operate_hostile",
     "topics": "bench.operate_topics",
     "backup": "bench.operate_backup",
+    "api": "bench.operate_api",
 }
 
 
