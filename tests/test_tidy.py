@@ -485,3 +485,39 @@ def test_every_operation_of_the_admin_api_has_a_command():
 def test_the_page_of_commands_is_what_the_commands_are():
     page = gen_cli_docs.PAGE.read_text()
     assert page == gen_cli_docs.render(), "run `.venv/bin/python tools/gen_cli_docs.py`"
+
+
+CONSOLE = sorted(
+    path
+    for path in (ROOT / "console" / "src").rglob("*")
+    if path.suffix in {".ts", ".tsx"} and path.name != "schema.ts"
+)
+CONSOLE_LINES_MAX = 300
+UNTYPED = re.compile(r"\bas any\b|:\s*any\b|<any>|@ts-ignore|@ts-expect-error|@ts-nocheck")
+RAW_MARKUP = re.compile(
+    r"dangerouslySetInnerHTML|\.innerHTML|\.outerHTML|insertAdjacentHTML|\beval\("
+)
+
+
+def test_a_file_of_the_console_is_short_opens_with_a_sentence_and_is_typed():
+    found = []
+    for path in CONSOLE:
+        lines = path.read_text().splitlines()
+        if len(lines) > CONSOLE_LINES_MAX:
+            found.append(f"{name_of(path)}: {len(lines)} lines, split it")
+        if not lines[0].startswith("//"):
+            found.append(f"{name_of(path)}: say what it is in its first line")
+        found += [
+            f"{name_of(path)}:{number}: {line.strip()[:80]}"
+            for number, line in enumerate(lines, 1)
+            if UNTYPED.search(line) or RAW_MARKUP.search(line) or UNFINISHED.search(line)
+        ]
+    assert not found
+    assert CONSOLE
+
+
+def test_the_console_asks_no_other_machine_and_its_lock_names_no_registry():
+    lock = (ROOT / "console" / "package-lock.json").read_text()
+    assert '"resolved"' not in lock
+    assert not REGISTRIES.search(lock)
+    assert not [name_of(path) for path in CONSOLE if re.search("https?://", path.read_text())]

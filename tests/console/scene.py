@@ -71,10 +71,12 @@ class Scene:
         self._clients.append(client)
         return client
 
-    def _work(self, name: str, act: Any) -> None:
+    def _work(self, name: str, act: Any, end: Any = None) -> None:
         def run() -> None:
             while not self._ending.wait(PAUSE_S):
                 act()
+            if end is not None:
+                end()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
@@ -127,7 +129,7 @@ class Scene:
             channel.basic_publish("amq.topic", "sensors.d1.telemetry", body)
             connection.process_data_events(0)
 
-        self._work("gateway", pass_on)
+        self._work("gateway", pass_on, connection.close)
 
     def _live_kafka(self) -> None:
         producer = Producer(self._kafka(**{"client.id": "order-service"}))
@@ -142,7 +144,7 @@ class Scene:
                 producer.produce(to_dotted(TOPIC), json.dumps({"celsius": 21, "by": "replay"}))
             producer.poll(0)
 
-        self._work("orders", order)
+        self._work("orders", order, producer.flush)
         for group, topic in (("billing", "orders"), ("analytics", to_dotted(TOPIC))):
             reader = Consumer(
                 self._kafka(**{
@@ -151,7 +153,7 @@ class Scene:
                 })
             )  # fmt: skip
             reader.subscribe([topic])
-            self._work(group, lambda reader=reader: reader.consume(50, 0.2))
+            self._work(group, lambda reader=reader: reader.consume(50, 0.2), reader.close)
 
     def wait(self) -> None:
         """Until everybody that is to be seen is there."""

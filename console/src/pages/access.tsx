@@ -1,4 +1,4 @@
-// Who may come in: users with their roles, tokens for programs.
+// Who may come in and do what: users with their roles, access rules, tokens for programs.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { call } from "../api/client";
@@ -12,6 +12,7 @@ import { Action } from "../ui/dialog";
 import { Table } from "../ui/table";
 import { Tabs } from "../ui/tabs";
 import { ChangeUser, NewToken, NewUser } from "./access_forms";
+import { Rules, UserGroups } from "./access_rules";
 
 function Users({ search }: { search: string }): JSX.Element {
   const [adding, setAdding] = useState(false);
@@ -105,7 +106,7 @@ function Tokens(): JSX.Element {
   );
 }
 
-const TABS = [["users", "Users"], ["tokens", "Tokens"]] as const;
+const TABS = [["users", "Users"], ["rules", "Rules and tester"], ["groups", "Groups"], ["tokens", "Tokens"]] as const;
 
 export default function AccessPage({ query }: PageProps): JSX.Element {
   const [search, setSearch] = useState("");
@@ -115,13 +116,17 @@ export default function AccessPage({ query }: PageProps): JSX.Element {
   return (
     <>
       <Head title="Access" about="Who may come in, and what they may do. One list holds for every protocol.">
-        {may && tab === "users" && <Search value={search} onChange={setSearch} label="Search users" />}
+        {may && tab !== "tokens" && <Search value={search} onChange={setSearch} />}
       </Head>
       <Tabs page="access" current={tab} tabs={TABS} />
       {!may ? (
-        <Empty title="Only administrators see users and tokens">Log in as a user with the role admin.</Empty>
+        <Empty title="Only administrators see users, rules and tokens">Log in as a user with the role admin.</Empty>
       ) : tab === "tokens" ? (
         <Tokens />
+      ) : tab === "rules" ? (
+        <Rules search={settled} />
+      ) : tab === "groups" ? (
+        <UserGroups search={settled} />
       ) : (
         <Users search={settled} />
       )}

@@ -105,29 +105,30 @@ function List({ protocol }: { protocol: Wanted }): JSX.Element {
   );
 }
 
-/** The lag of the last minutes, as long as this page is open. */
-function useLagHistory(lag: number | undefined): { times: number[]; lags: number[] } {
-  const [history, setHistory] = useState<{ times: number[]; lags: number[] }>({ times: [], lags: [] });
+interface LagHistory {
+  readonly times: readonly number[];
+  readonly lags: readonly number[];
+}
+
+/** The lag of the last minutes, as long as this page is open; one point for each answer. */
+function useLagHistory(lag: number, answer: object): LagHistory {
+  const [history, setHistory] = useState<LagHistory>({ times: [], lags: [] });
   useEffect(() => {
-    if (lag === undefined) return;
-    const note = (): void =>
-      setHistory((was) => ({
-        times: [...was.times.slice(1 - HISTORY_MAX), Date.now() / 1000],
-        lags: [...was.lags.slice(1 - HISTORY_MAX), lag],
-      }));
-    note();
-    const timer = setInterval(note, WATCHED_MS);
-    return () => clearInterval(timer);
-  }, [lag]);
+    setHistory((was) => ({
+      times: [...was.times.slice(1 - HISTORY_MAX), Date.now() / 1000],
+      lags: [...was.lags.slice(1 - HISTORY_MAX), lag],
+    }));
+  }, [answer]);
   return history;
 }
 
-function Details({ row, again, children }: {
+function Details({ row, answer, again, children }: {
   row: CursorInfo;
+  answer: object;
   again: () => void;
   children: JSX.Element | false;
 }): JSX.Element {
-  const { times, lags } = useLagHistory(row.lag);
+  const { times, lags } = useLagHistory(row.lag, answer);
   const line = useMemo(() => [{ label: "lag", color: row.protocol === "embedded" ? "other" : row.protocol, values: lags }], [lags]);
   return (
     <>
@@ -182,7 +183,7 @@ function One({ name }: { name: string }): JSX.Element {
   return (
     <>
       <Problem text={error} again={again} />
-      <Details row={data} again={again}>
+      <Details row={data} answer={data} again={again}>
         {may && (
           <>
             {data.kind === "offset" && <button type="button" onClick={() => setDoing("seek")}>Move…</button>}
@@ -235,7 +236,7 @@ function Group({ name }: { name: string }): JSX.Element {
   if (!data) return <><Problem text={error} again={again} />{!error && <p class="faint pad">Loading…</p>}</>;
   const group: Answer<"GET /kafka/groups/{group}"> = data;
   return (
-    <Details row={asCursor(group)} again={again}>
+    <Details row={asCursor(group)} answer={group} again={again}>
       <a href={link("groups", { name })}>Members and actions</a>
     </Details>
   );

@@ -16,6 +16,7 @@ import { type Column, onePage, Table } from "../ui/table";
 import { PublishForm } from "./publish_form";
 
 const TAIL_MAX = 500;
+const AT_ONCE = 100;
 type Start = "newest" | "earliest" | "time" | "offset" | "live";
 const STARTS: readonly (readonly [Start, string])[] = [
   ["newest", "the newest"],
@@ -48,7 +49,7 @@ function useMessages(query: Query<"GET /messages">, active: boolean): Pages<Mess
   const asked = JSON.stringify(query);
   const load = (from: string, before: readonly MessageShown[], current: number): void => {
     setLoading(true);
-    call("GET /messages", { query: { ...query, limit: 100, value_bytes: 4096, cursor: from } })
+    call("GET /messages", { query: { ...query, limit: AT_ONCE, value_bytes: 4096, cursor: from } })
       .then((found) => {
         if (run.current !== current) return;
         setRows([...before, ...found.items]);
@@ -206,7 +207,7 @@ export default function MessagesPage({ query }: PageProps): JSX.Element {
           {tail.skipped > 0 && <Badge tone="warn">{plural(tail.skipped, "message")} left out: too many to show</Badge>}
         </div>
       )}
-      {!found.complete && !isLive && !found.hasMore && !found.loading && (
+      {!found.complete && !isLive && !found.hasMore && !found.loading && found.rows.length < AT_ONCE && (
         <div class="banner">The look ended before the whole log was read: narrow the filter, or begin later.</div>
       )}
       <Table

@@ -65,7 +65,7 @@ function Writer({ row }: { row: WriterRow }): JSX.Element {
       <Protocol name={row.protocol} />
       <div>
         {several ? (
-          <span>{row.connections === 1 ? "a client of" : `one of ${whole(row.connections)} clients of`} <Name text={row.user} most={40} /></span>
+          <span class="faint">perhaps {plural(row.connections, "more client")} of <Name text={row.user} most={40} /></span>
         ) : (
           <strong title={row.address}><Name text={row.client_id || row.address} most={60} /></strong>
         )}

@@ -22,6 +22,11 @@ function retention(row: StreamInfo): string {
   return parts.length > 0 ? parts.join(", ") : "for ever";
 }
 
+/** A setting as it is; the greatest number of 64 bits stands for no bound. */
+function setting(value: unknown): string {
+  return typeof value === "number" && value >= 2 ** 63 ? "no bound" : short(JSON.stringify(value));
+}
+
 const COLUMNS: readonly Column<StreamInfo>[] = [
   { title: "Stream", cell: (row) => <Name text={row.name} />, grow: true },
   { title: "Captures", cell: (row) => <Name text={row.captures.join(", ")} />, wide: true },
@@ -242,7 +247,7 @@ function One({ name }: { name: string }): JSX.Element {
           </Card>
           <Partitions stream={name} internal={stream.internal} />
           <Card title="Settings">
-            <Facts rows={settings.map(([key, value]) => [key, <code key={key}>{short(JSON.stringify(value))}</code>] as const)} />
+            <Facts rows={settings.map(([key, value]) => [key, <code key={key}>{setting(value)}</code>] as const)} />
           </Card>
         </>
       )}

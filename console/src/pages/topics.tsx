@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { useAsk, usePages, useSettled } from "../api/hooks";
 import type { ListedTopic, TreeLevel } from "../api/schema";
+import { useTopicNow } from "../api/topic_now";
 import { ago, compact, plural, visible } from "../format";
 import type { PageProps } from "../pages";
 import { previewOf } from "../payload";
@@ -18,16 +19,30 @@ const NO_TOPIC = (
   </Empty>
 );
 
+/** The last value of a topic, when it came, and how many came in the last minute. */
+function Now({ topic }: { topic: string | null }): JSX.Element {
+  const found = useTopicNow(topic);
+  if (topic === null) return <></>;
+  if (found === undefined) return <span class="faint">…</span>;
+  if (found === null || found.last === null) return <span class="faint">–</span>;
+  return (
+    <span class="row">
+      <bdi class="mono last">{previewOf(payloadOf(found.last), 80)}</bdi>
+      <span class="faint wide-only">{ago(found.last.timestamp_ms)}</span>
+      <span class="faint wide-only">{found.per_minute ? `${compact(found.per_minute)}/min` : ""}</span>
+    </span>
+  );
+}
+
 const LISTED: readonly Column<ListedTopic>[] = [
   { title: "Topic", cell: (row) => <Name text={row.topic} />, grow: true },
-  { title: "Last value", cell: (row) => <bdi class="mono">{row.last ? previewOf(payloadOf(row.last), 120) : ""}</bdi> },
-  { title: "When", cell: (row) => (row.last ? ago(row.last.timestamp_ms) : "–"), wide: true },
+  { title: "Last value", cell: (row) => <Now topic={row.topic} /> },
   { title: "Stream", cell: (row) => <Name text={row.stream} />, wide: true },
   { title: "Partition", cell: (row) => row.partition, number: true, wide: true },
 ];
 
 function Found({ search, filter }: { search: string; filter: string }): JSX.Element {
-  const pages = usePages("GET /topics", { query: { search, filter: filter || "#", last: true } }, 100);
+  const pages = usePages("GET /topics", { query: { search, filter: filter || "#" } });
   return (
     <Table
       label="Topics"
@@ -76,6 +91,7 @@ function Tree({ prefix }: { prefix: string }): JSX.Element {
         </>
       ),
     },
+    { title: "Last value", cell: (row) => <Now topic={row.is_topic ? row.topic : null} /> },
     { title: "Topics below", cell: (row) => (row.below > 0 ? compact(row.below) : ""), number: true },
     {
       title: "",

@@ -15,7 +15,6 @@ export function Dialog({ title, onClose, children, wide }: {
   useEffect(() => {
     const shown = frame.current;
     if (shown && !shown.open) shown.showModal();
-    return () => shown?.close();
   }, []);
   return (
     <dialog

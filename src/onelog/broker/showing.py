@@ -119,8 +119,7 @@ class WriterRow(msgspec.Struct, frozen=True, kw_only=True):
 
     protocol: str
     connection: str
-    """As /connections names it; empty: one of several connections of the user, nobody noted which.
-    """
+    """As /connections names it; empty: perhaps some of several connections of the user."""
     client_id: str
     user: str
     address: str

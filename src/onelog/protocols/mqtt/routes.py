@@ -69,13 +69,9 @@ class RouteTable:
             del self._known[principal]
             self._clear(routes)
 
-    def writers(self, topic: bytes) -> list[tuple[Principal, int]]:
-        """The principals that have a route for a topic, and how many connections each has."""
-        return [
-            (principal, routes.connections)
-            for principal, routes in self._known.items()
-            if topic in routes.by_topic
-        ]
+    def writers(self, topic: bytes) -> list[Principal]:
+        """The principals that have a route for a topic."""
+        return [who for who, routes in self._known.items() if topic in routes.by_topic]
 
     def keep(self, principal: Principal, topic: bytes, route: MqttRoute) -> None:
         """Remember the route of a topic for a principal that is connected."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from onelog.broker import PartitionHandle, Principal, Record, Source, Start
@@ -64,24 +65,25 @@ class MqttDesk:
         """Connections that published to the topic.
 
         Clients of a user share their routes, so of a topic that the kernel takes only the first
-        client is noted. Where that one is gone, all that is known is the user.
+        client is noted. Of the user's other clients that publish, all that is known is how many
+        there are.
         """
-        known: set[Principal] = set()
+        others: Counter[Principal] = Counter()
         for row in list(self._hub.connections):
             if topic in row.written:
-                known.add(row.principal)
                 yield written_by(_row(row))
             else:
+                others[row.principal] += row.input.staged > 0
                 yield None
-        for principal, connections in self._hub.routes.writers(topic.encode()):
-            if principal not in known:
+        for principal in self._hub.routes.writers(topic.encode()):
+            if others[principal]:
                 yield WriterRow(
                     protocol="mqtt",
                     connection="",
                     client_id="",
                     user=principal.name,
                     address="",
-                    connections=connections,
+                    connections=others[principal],
                 )
 
     def retained(self, text: str) -> list[int]:
