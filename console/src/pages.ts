@@ -32,5 +32,6 @@ export const PAGES: readonly PageRow[] = [
   row("groups", "Kafka", "Protocols", "k", () => import("./pages/groups")),
   row("queues", "AMQP", "Protocols", "a", () => import("./pages/queues")),
   row("access", "Access", "Broker", "u", () => import("./pages/access")),
+  row("pipelines", "Pipelines", "Broker", "l", () => import("./pages/pipelines")),
   row("nodes", "Nodes", "Broker", "d", () => import("./pages/nodes")),
 ];

@@ -1,6 +1,9 @@
 // Where the reader is: the part of the address after #, as a path and a query.
 import { useEffect, useState } from "preact/hooks";
 
+/** Groups of Kafka are cursors, too: this stands before their names there. */
+export const GROUP_PREFIX = "kafka:";
+
 export interface Place {
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;

@@ -1,4 +1,8 @@
-"""One browser and one broker with life in it for all tests of the console."""
+"""One browser and one broker with life in it for all tests of a file.
+
+Rules: the browser is driven by an event loop that runs as long as the browser is open, so it closes
+with the file: tests after it have loops of their own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def built() -> None:
     assert not problem
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(built: None) -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("Chromium is missing: run 'apt-get install chromium' as root")
@@ -28,7 +32,7 @@ def browser(built: None) -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(built: None, tmp_path_factory) -> Iterator[Scene]:
     found = Scene(tmp_path_factory.mktemp("console"))
     try:
@@ -40,7 +44,7 @@ def scene(built: None, tmp_path_factory) -> Iterator[Scene]:
     assert code == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def empty(built: None, tmp_path_factory) -> Iterator[Scene]:
     """A broker that nobody used yet."""
     found = Scene(tmp_path_factory.mktemp("empty"))

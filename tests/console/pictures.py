@@ -18,12 +18,14 @@ PICTURES = {
     "streams": "streams",
     "stream": "streams?name=telemetry",
     "cursors": "cursors",
-    "cursor": "cursors?name=billing&kind=group",
+    "cursor": "cursors?name=kafka%3Abilling",
     "connections": "connections",
     "mqtt": "sessions",
     "kafka": "groups",
     "amqp": "queues",
     "access": "access",
+    "rules": "access?tab=rules",
+    "pipelines": "pipelines",
     "nodes": "nodes",
 }
 SETTLED_MS = 3500

@@ -76,6 +76,7 @@ def test_every_page_of_an_unused_broker_says_what_to_do_next(empty, visit):
         "access": "Until the first user is made",
         "access?tab=rules": "There is no rule",
         "picture": "There is no topic yet",
+        "pipelines": "No pipeline has run",
     }.items():
         visitor.go(address)
         expect(visitor.page.locator("main")).to_contain_text(words)

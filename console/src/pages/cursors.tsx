@@ -1,12 +1,12 @@
 // Cursors of every kind in one table: sessions, queues, share groups, Kafka's groups, programs.
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { type Answer, call } from "../api/client";
+import { call } from "../api/client";
 import { useAsk, usePages, useSettled } from "../api/hooks";
-import type { ConsumerGroupRow, CursorInfo } from "../api/schema";
-import { compact, plural, short, whole } from "../format";
+import type { CursorInfo } from "../api/schema";
+import { compact, plural, whole } from "../format";
 import type { PageProps } from "../pages";
-import { go, link } from "../router";
+import { GROUP_PREFIX, go, link } from "../router";
 import { useMay } from "../session";
 import { Badge, Card, Choice, Empty, Facts, Head, Name, Problem, Protocol, Search } from "../ui/basics";
 import { Action } from "../ui/dialog";
@@ -32,45 +32,12 @@ const COLUMNS: readonly Column<CursorInfo>[] = [
   { title: "Kept", cell: (row) => (row.durable ? "on disk" : "in memory"), wide: true },
 ];
 
-/** A group of Kafka as a cursor like the others. */
-function asCursor(row: ConsumerGroupRow): CursorInfo {
-  return {
-    name: row.name,
-    kind: "group",
-    protocol: "kafka",
-    filter: [...new Set(row.positions.map((place) => place.topic))].join(", "),
-    durable: true,
-    positions: row.positions.map((place) => ({
-      stream: place.topic,
-      partition: place.partition,
-      offset: place.offset,
-      end: place.end ?? place.offset,
-    })),
-    lag: row.lag,
-    pending: 0,
-    connected: row.member_count,
-  };
-}
-
 type Wanted = "" | "mqtt" | "amqp" | "kafka" | "embedded";
 
 function List({ protocol }: { protocol: Wanted }): JSX.Element {
   const [search, setSearch] = useState("");
   const settled = useSettled(search);
-  const own = protocol === "kafka" ? "" : protocol;
-  const cursors = usePages("GET /cursors", { query: { search: settled, protocol: own } });
-  const groups = usePages("GET /kafka/groups", { query: { search: settled } });
-  const withGroups = protocol === "" || protocol === "kafka";
-  const rows = useMemo(() => {
-    const found = withGroups ? groups.rows.map(asCursor) : [];
-    return protocol === "kafka" ? found : [...found, ...cursors.rows.filter((row) => row.kind !== "group")];
-  }, [cursors.rows, groups.rows, protocol]);
-  const pages = {
-    ...cursors,
-    rows,
-    loading: cursors.loading || (withGroups && groups.loading),
-    hasMore: cursors.hasMore && protocol !== "kafka",
-  };
+  const pages = usePages("GET /cursors", { query: { search: settled, protocol } });
   return (
     <>
       <Head
@@ -84,16 +51,14 @@ function List({ protocol }: { protocol: Wanted }): JSX.Element {
           options={[["", "every protocol"], ["mqtt", "MQTT"], ["kafka", "Kafka"], ["amqp", "AMQP"], ["embedded", "programs"]]}
           onChange={(next) => go("cursors", { protocol: next })}
         />
-        <button type="button" onClick={() => { cursors.again(); groups.again(); }}>
-          Refresh
-        </button>
+        <button type="button" onClick={pages.again}>Refresh</button>
       </Head>
       <Table
         label="Cursors"
         pages={pages}
         columns={COLUMNS}
-        keyOf={(row) => `${row.kind} ${row.name}`}
-        open={(row) => go("cursors", { name: row.name, kind: row.kind })}
+        keyOf={(row) => row.name}
+        open={(row) => go("cursors", { name: row.name })}
         empty={
           <Empty title={settled ? "No cursor has this in its name" : "Nobody reads yet"}>
             Subscribe by MQTT, consume an AMQP queue or read with a Kafka group: each shows up here.
@@ -111,24 +76,23 @@ interface LagHistory {
 }
 
 /** The lag of the last minutes, as long as this page is open; one point for each answer. */
-function useLagHistory(lag: number, answer: object): LagHistory {
+function useLagHistory(row: CursorInfo): LagHistory {
   const [history, setHistory] = useState<LagHistory>({ times: [], lags: [] });
   useEffect(() => {
     setHistory((was) => ({
       times: [...was.times.slice(1 - HISTORY_MAX), Date.now() / 1000],
-      lags: [...was.lags.slice(1 - HISTORY_MAX), lag],
+      lags: [...was.lags.slice(1 - HISTORY_MAX), row.lag],
     }));
-  }, [answer]);
+  }, [row]);
   return history;
 }
 
-function Details({ row, answer, again, children }: {
+function Details({ row, again, children }: {
   row: CursorInfo;
-  answer: object;
   again: () => void;
   children: JSX.Element | false;
 }): JSX.Element {
-  const { times, lags } = useLagHistory(row.lag, answer);
+  const { times, lags } = useLagHistory(row);
   const line = useMemo(() => [{ label: "lag", color: row.protocol === "embedded" ? "other" : row.protocol, values: lags }], [lags]);
   return (
     <>
@@ -168,7 +132,70 @@ function Details({ row, answer, again, children }: {
   );
 }
 
-type Doing = "seek" | "purge" | "delete" | undefined;
+type Doing = "seek" | "reset" | "purge" | "redrive" | "delete";
+
+interface Deed {
+  readonly title: string;
+  readonly verb: string;
+  readonly about: string;
+  readonly act: (name: string) => Promise<string>;
+}
+
+const DEEDS: Readonly<Record<Exclude<Doing, "seek">, Deed>> = {
+  reset: {
+    title: "Begin as a new cursor",
+    verb: "Reset",
+    about: "A queue or session goes to the end, any other cursor to the start of what is kept.",
+    act: async (name) => {
+      await call("POST /cursors/{cursor}/reset", { names: [name] });
+      return "The cursor begins anew.";
+    },
+  },
+  purge: {
+    title: "Skip all that waits",
+    verb: "Purge",
+    about: "Nobody of this cursor gets these messages any more. The log keeps them.",
+    act: async (name) => {
+      const done = await call("POST /cursors/{cursor}/purge", { names: [name] });
+      return done.records === null ? "The cursor is at the end." : `${plural(done.records, "record")} skipped.`;
+    },
+  },
+  redrive: {
+    title: "Let dead letters come again",
+    verb: "Redrive",
+    about: "Messages that this queue gave up are given to its consumers once more.",
+    act: async (name) => {
+      const done = await call("POST /cursors/{cursor}/redrive", { names: [name] });
+      const more = done.complete ? "" : " There are more: do it again.";
+      return `${plural(done.records, "message")} wait again, ${done.gone} are gone.${more}`;
+    },
+  },
+  delete: {
+    title: "Forget the cursor",
+    verb: "Forget",
+    about: "Its reader begins anew, if it comes again. The log keeps the records.",
+    act: async (name) => {
+      await call("DELETE /cursors/{cursor}", { names: [name] });
+      return "The cursor is forgotten.";
+    },
+  },
+};
+
+function Deeds({ row, onChoose }: {
+  row: CursorInfo;
+  onChoose: (doing: Doing) => void;
+}): JSX.Element {
+  const isQueue = row.kind === "queue" || row.kind === "routed";
+  return (
+    <>
+      <button type="button" onClick={() => onChoose("seek")}>Move…</button>
+      <button type="button" onClick={() => onChoose("reset")}>Reset…</button>
+      <button type="button" onClick={() => onChoose("purge")}>Purge…</button>
+      {isQueue && <button type="button" onClick={() => onChoose("redrive")}>Redrive…</button>}
+      <button type="button" onClick={() => onChoose("delete")}>Forget…</button>
+    </>
+  );
+}
 
 function One({ name }: { name: string }): JSX.Element {
   const { data, error, again } = useAsk("GET /cursors/{cursor}", { names: [name] }, WATCHED_MS);
@@ -180,70 +207,36 @@ function One({ name }: { name: string }): JSX.Element {
     await call("POST /cursors/{cursor}/seek", { names: [name], body: to });
     return "The cursor goes on there.";
   };
+  const deed = doing === undefined || doing === "seek" ? undefined : DEEDS[doing];
   return (
     <>
       <Problem text={error} again={again} />
-      <Details row={data} answer={data} again={again}>
-        {may && (
-          <>
-            {data.kind === "offset" && <button type="button" onClick={() => setDoing("seek")}>Move…</button>}
-            {data.kind === "queue" && <button type="button" onClick={() => setDoing("purge")}>Purge…</button>}
-            {data.kind === "session" && <a href={link("sessions")}>Its session</a>}
-            {data.kind === "routed" && <a href={link("queues")}>Its queue</a>}
-            {data.protocol === "embedded" && data.kind !== "tail" && (
-              <button type="button" onClick={() => setDoing("delete")}>Forget…</button>
-            )}
-          </>
-        )}
+      <Details row={data} again={again}>
+        <>
+          {data.kind === "group" && <a href={link("groups", { name: name.slice(GROUP_PREFIX.length) })}>Members</a>}
+          {may && data.kind !== "table" && data.kind !== "tail" && <Deeds row={data} onChoose={setDoing} />}
+        </>
       </Details>
       {doing === "seek" && <SeekForm title="Move the cursor" act={seek} onClose={close} onDone={again} />}
-      {doing === "purge" && (
+      {deed && (
         <Action
-          title="Settle all that waits"
-          verb="Purge"
+          title={deed.title}
+          verb={deed.verb}
           danger
-          act={async () => {
-            const done = await call("POST /cursors/{cursor}/purge", { names: [name] });
-            return `${plural(done.records, "record")} settled.`;
-          }}
+          act={() => deed.act(name)}
           onClose={close}
-          onDone={again}
+          onDone={doing === "delete" ? () => go("cursors") : again}
         >
-          <p>Nobody of this queue gets these messages any more. The log keeps them.</p>
-        </Action>
-      )}
-      {doing === "delete" && (
-        <Action
-          title={`Forget ${short(name, 60)}`}
-          verb="Forget"
-          danger
-          act={async () => {
-            await call("DELETE /cursors/{cursor}", { names: [name] });
-            return "The cursor is forgotten.";
-          }}
-          onClose={close}
-          onDone={() => go("cursors")}
-        >
-          <p>Its program begins anew. The log keeps the records.</p>
+          <p><Name text={name} /></p>
+          <p>{deed.about}</p>
         </Action>
       )}
     </>
   );
 }
 
-function Group({ name }: { name: string }): JSX.Element {
-  const { data, error, again } = useAsk("GET /kafka/groups/{group}", { names: [name] }, WATCHED_MS);
-  if (!data) return <><Problem text={error} again={again} />{!error && <p class="faint pad">Loading…</p>}</>;
-  const group: Answer<"GET /kafka/groups/{group}"> = data;
-  return (
-    <Details row={asCursor(group)} answer={group} again={again}>
-      <a href={link("groups", { name })}>Members and actions</a>
-    </Details>
-  );
-}
-
 export default function CursorsPage({ query }: PageProps): JSX.Element {
   const protocol = (["mqtt", "amqp", "kafka", "embedded"] as const).find((row) => row === query.protocol);
   if (!query.name) return <List protocol={protocol ?? ""} />;
-  return query.kind === "group" ? <Group key={query.name} name={query.name} /> : <One key={query.name} name={query.name} />;
+  return <One key={query.name} name={query.name} />;
 }

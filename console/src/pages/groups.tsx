@@ -6,7 +6,7 @@ import { useAsk, usePages, useSettled } from "../api/hooks";
 import type { ConsumerGroupRow, TransactionRow } from "../api/schema";
 import { ago, compact, duration, plural, short, whole } from "../format";
 import type { PageProps } from "../pages";
-import { go, link } from "../router";
+import { GROUP_PREFIX, go, link } from "../router";
 import { useMay } from "../session";
 import { Badge, Card, Choice, Empty, Head, Name, Problem, Search } from "../ui/basics";
 import { Action, Field } from "../ui/dialog";
@@ -100,7 +100,7 @@ function One({ name }: { name: string }): JSX.Element {
     <>
       <Head title={<Name text={name} />} about={data && `${data.state}, generation ${data.generation}, ${plural(data.member_count, "member")}, lag ${whole(data.lag)}`}>
         <a href={link("groups")}>All groups</a>
-        <a href={link("cursors", { name, kind: "group" })}>Lag over time</a>
+        <a href={link("cursors", { name: GROUP_PREFIX + name })}>Lag over time</a>
         {may && data && (
           <>
             <button type="button" disabled={busy} title={busy ? "Stop its members first" : ""} onClick={() => setDoing("seek")}>Move…</button>

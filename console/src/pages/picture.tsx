@@ -6,7 +6,7 @@ import { useAsk, useSettled } from "../api/hooks";
 import type { Reader, TopicPicture, WriterRow } from "../api/schema";
 import { ago, compact, plural, short, whole } from "../format";
 import type { PageProps } from "../pages";
-import { go, link } from "../router";
+import { GROUP_PREFIX, go, link } from "../router";
 import { Badge, Card, Empty, Head, Name, Problem, Protocol } from "../ui/basics";
 import { MessageDialog, PayloadView } from "../ui/message";
 import { Tape } from "./picture_tape";
@@ -108,12 +108,12 @@ function ReaderLine({ row, picture, speed }: {
   speed: number | null;
 }): JSX.Element {
   const tone = row.lag === 0 ? "good" : row.lag < 1000 ? "plain" : "warn";
-  const target = row.kind === "group" ? { name: row.cursor, kind: "group" } : { name: row.cursor };
+  const name = row.kind === "group" ? GROUP_PREFIX + row.cursor : row.cursor;
   return (
     <li class={`who reader ${row.protocol}`}>
       <Protocol name={row.protocol} />
       <div class="reader-name">
-        <a href={link("cursors", target)}>
+        <a href={link("cursors", { name })}>
           <Name text={row.cursor} most={60} />
         </a>
         <div class="faint">
