@@ -33,26 +33,27 @@ class Disk:
         self.failing = False
         self._stored: dict[str, bytearray] = {}
         self._dirty: dict[str, list[tuple[int, int]]] = {}
-        self._write, self._sync = OpenFile.write, OpenFile.sync
+        pwrite = os.pwrite
         disk = self
 
-        def write(file: OpenFile, data: Buffer, position: int) -> None:
-            disk._write(file, data, position)
-            disk._dirty.setdefault(disk._path(file), []).append((position, position + len(data)))
+        def write(fd: int, data: Buffer, position: int) -> int:
+            wrote = pwrite(fd, data, position)
+            disk._dirty.setdefault(disk._path(fd), []).append((position, position + wrote))
+            return wrote
 
         def sync(file: OpenFile) -> None:
             disk.sync(file)
 
-        patch.setattr(OpenFile, "write", write)
+        patch.setattr(os, "pwrite", write)
         patch.setattr(OpenFile, "sync", sync)
         patch.setattr(OpenFile, "sync_all", sync)
 
-    def _path(self, file: OpenFile) -> str:
-        return str(Path(f"/proc/self/fd/{file.fd}").readlink())
+    def _path(self, fd: int) -> str:
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
 
     def sync(self, file: OpenFile) -> None:
         """Write what is dirty; if that fails, it is clean all the same."""
-        path = self._path(file)
+        path = self._path(file.fd)
         if Path(path).is_dir():
             return
         dirty = self._dirty.pop(path, [])

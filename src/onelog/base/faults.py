@@ -13,28 +13,29 @@ from collections.abc import Callable
 
 Action = Callable[[], None]
 
-_armed: dict[str, Action] = {}
+armed: dict[str, Action] = {}
+"""What runs at which point; always the same dict."""
 
 
 def hit(name: str) -> None:
     """Pass the point `name`: nothing happens unless a test armed it."""
-    if _armed:
-        action = _armed.get(name)
+    if armed:
+        action = armed.get(name)
         if action is not None:
             action()
 
 
 def arm(name: str, action: Action) -> None:
     """Let `action` run at each pass of `name` (it may raise or end the process)."""
-    _armed[name] = action
+    armed[name] = action
 
 
 def disarm(name: str | None = None) -> None:
     """Forget one armed point, or all of them."""
     if name is None:
-        _armed.clear()
+        armed.clear()
     else:
-        _armed.pop(name, None)
+        armed.pop(name, None)
 
 
 def fail_with(code: int, after: int = 0) -> Action:

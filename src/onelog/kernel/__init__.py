@@ -1,9 +1,9 @@
 """The hot loops: record batches, topics and wire pieces as whole-buffer operations.
 
-Rules: nothing here knows sockets, files or time. Buffers are borrowed for the call. Bad bytes raise
-CorruptBatch, whatever they are. The compiled module is used if it exists; `ONELOG_PURE=1` chooses
-the interpreted twin, from which mypy reads the types, too. The twin also runs when the compiled
-module cannot be loaded, and `kernel/condition.py` reports that.
+Rules: nothing here knows sockets or time, and only `FileEnd` writes to a file. Buffers are borrowed
+for the call. Bad bytes raise CorruptBatch, whatever they are. The compiled module is used if it
+exists; `ONELOG_PURE=1` chooses the interpreted twin, from which mypy reads the types, too. The twin
+also runs when the compiled module cannot be loaded, and `kernel/condition.py` reports that.
 """
 
 import os
@@ -16,6 +16,9 @@ from onelog.kernel.types import (
     ATTR_LOG_APPEND_TIME,
     ATTR_TRANSACTIONAL,
     HEADER_BYTES,
+    RAW_TOPIC_BYTES_MAX,
+    RAW_TOPICS_MAX,
+    REL_MAX,
     TIMESTAMP_MS_MAX,
     TOPIC_HEADER,
     WITH_HEADERS,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
         AmqpInput,
         AmqpRoute,
         BatchBuilder,
+        FileEnd,
         MqttFanout,
         MqttInput,
         MqttOutput,
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
         find_headers,
         fit_batches,
         forget_map,
+        here_to,
         keep_records,
         lookup_topic_chunks,
         make_topic_chunk,
@@ -127,6 +132,7 @@ __all__ = [
     "COMPILED",
     "Columns",
     "FetchRequest",
+    "FileEnd",
     "HEADER_BYTES",
     "MqttFanout",
     "MqttInput",
@@ -134,6 +140,9 @@ __all__ = [
     "MqttPass",
     "MqttRoute",
     "ProduceRequest",
+    "RAW_TOPICS_MAX",
+    "RAW_TOPIC_BYTES_MAX",
+    "REL_MAX",
     "Slices",
     "Stage",
     "StageAcks",
@@ -175,6 +184,7 @@ __all__ = [
     "find_headers",
     "fit_batches",
     "forget_map",
+    "here_to",
     "keep_records",
     "lookup_topic_chunks",
     "make_topic_chunk",

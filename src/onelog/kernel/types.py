@@ -33,6 +33,13 @@ TOPIC_HEADER = b"~t"
 """Key of the first header of a record whose key is not its topic."""
 TIMESTAMP_MS_MAX = (1 << 62) - 1
 """Largest timestamp that the builder accepts: deltas can then never overflow."""
+REL_MAX = (1 << 31) - 1
+"""Highest offset in a log file, relative to its first."""
+RAW_TOPICS_MAX = 256
+"""Appends whose topics wait unpacked for the topic index: each takes 130 bytes, a packed entry 8.
+"""
+RAW_TOPIC_BYTES_MAX = 64 * 1024
+"""Bytes of topic entries that wait unpacked."""
 REMAINING_LENGTH_MAX = 268_435_455
 """Largest number that MQTT's four length bytes hold."""
 

@@ -22,6 +22,7 @@ from onelog.kernel._native.crc import (
     crc32c,
     topic_hash,
 )
+from onelog.kernel._native.file_end import FileEnd
 from onelog.kernel._native.filters import (
     TopicFilter,
     pick_records,
@@ -62,6 +63,7 @@ from onelog.kernel._native.mqtt_output import (
     encode_acks,
     encode_publish,
 )
+from onelog.kernel._native.pages import here_to
 from onelog.kernel._native.records import (
     Slices,
     batch_topics,
@@ -107,6 +109,7 @@ __all__ = [
     "AmqpInput",
     "AmqpRoute",
     "BatchBuilder",
+    "FileEnd",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -144,6 +147,7 @@ __all__ = [
     "find_headers",
     "fit_batches",
     "forget_map",
+    "here_to",
     "keep_records",
     "lookup_topic_chunks",
     "make_topic_chunk",

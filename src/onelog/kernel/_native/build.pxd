@@ -46,5 +46,7 @@ cdef class BatchBuilder:
     cdef int _add(
         self, object topic, object key, object value, object headers, object timestamp_ms
     ) except -1
+    cdef bytes seal_plain(self, int64_t base_offset, int32_t leader_epoch)
+    cdef bytes _seal(self, Head *head)
 
 cdef void seal_batch(unsigned char *p, Py_ssize_t size, const Head *head) noexcept nogil

@@ -406,26 +406,40 @@ cdef class BatchBuilder:
     ):
         """Seal the staged messages as one batch. The builder is empty again."""
         cdef Head head
+        head.base_offset = base_offset
+        head.leader_epoch = leader_epoch
+        head.attributes = attributes
+        head.producer_id = producer_id
+        head.producer_epoch = producer_epoch
+        head.base_sequence = base_sequence
+        return self._seal(&head)
+
+    cdef bytes seal_plain(self, int64_t base_offset, int32_t leader_epoch):
+        """Seal a batch that no producer numbers."""
+        cdef Head head
+        head.base_offset = base_offset
+        head.leader_epoch = leader_epoch
+        head.attributes = 0
+        head.producer_id = -1
+        head.producer_epoch = -1
+        head.base_sequence = -1
+        return self._seal(&head)
+
+    cdef bytes _seal(self, Head *head):
         cdef bytes out
         cdef unsigned char *p
         if self.records == 0:
             raise InvalidRequest("nothing is staged: a batch needs a message")
-        if base_offset < 0:
-            raise InvalidRequest(f"base offset {base_offset} is negative")
+        if head.base_offset < 0:
+            raise InvalidRequest(f"base offset {head.base_offset} is negative")
         out = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + self.used)
         p = <unsigned char *> PyBytes_AS_STRING(out)
         memcpy(p + HEADER_BYTES, self.data, self.used)
-        head.base_offset = base_offset
-        head.leader_epoch = leader_epoch
-        head.attributes = attributes
         head.last_delta = self.records - 1
         head.base_timestamp = self.base_timestamp
         head.max_timestamp = self.max_timestamp
-        head.producer_id = producer_id
-        head.producer_epoch = producer_epoch
-        head.base_sequence = base_sequence
         head.count = self.records
-        seal_batch(p, HEADER_BYTES + self.used, &head)
+        seal_batch(p, HEADER_BYTES + self.used, head)
         self.used = self.pairs_used = 0
         self.records = 0
         self.base_timestamp = self.max_timestamp = 0

@@ -25,6 +25,7 @@ from onelog.kernel.pure.crc import (
     crc32c,
     topic_hash,
 )
+from onelog.kernel.pure.file_end import FileEnd
 from onelog.kernel.pure.filters import (
     TopicFilter,
     pick_records,
@@ -53,6 +54,7 @@ from onelog.kernel.pure.mqtt_acks import MqttPass, StageAcks, encode_acks
 from onelog.kernel.pure.mqtt_fanout import MqttFanout
 from onelog.kernel.pure.mqtt_input import MqttInput
 from onelog.kernel.pure.mqtt_output import MqttOutput, encode_publish
+from onelog.kernel.pure.pages import here_to
 from onelog.kernel.pure.records import (
     Slices,
     batch_topics,
@@ -97,6 +99,7 @@ __all__ = [
     "AmqpInput",
     "AmqpRoute",
     "BatchBuilder",
+    "FileEnd",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -134,6 +137,7 @@ __all__ = [
     "find_headers",
     "fit_batches",
     "forget_map",
+    "here_to",
     "keep_records",
     "lookup_topic_chunks",
     "make_topic_chunk",

@@ -167,6 +167,7 @@ class MappedFile(FileSlot):
             raise ShortFile(f"{self.path} has {length} bytes, {size} are expected")
         found = Map(file.fd, length, access=mmap.ACCESS_READ)
         found.locate()
+        found.file = file
         self._map = found
         self._cache.admit(self)
         return found
@@ -188,21 +189,21 @@ class WriteHandle(FileSlot):
     Why: a failed write-back is reported to the descriptors that were open at the time.
     """
 
-    __slots__ = ("_cache", "_file", "dirty", "path")
+    __slots__ = ("_cache", "dirty", "file", "path")
 
     def __init__(self, path: str, cache: FileCache) -> None:
         super().__init__()
         self.path = path
         self._cache = cache
-        self._file: OpenFile | None = None
+        self.file: OpenFile | None = None
         self.dirty = False
 
     def open(self, create: bool = False) -> OpenFile:
         """The open file; hold on to the result while using its descriptor."""
-        file = self._file
+        file = self.file
         if file is None:
             flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
-            file = self._file = OpenFile(self.path, flags)
+            file = self.file = OpenFile(self.path, flags)
             self._cache.admit(self)
         else:
             self.used = True
@@ -212,7 +213,7 @@ class WriteHandle(FileSlot):
         """Close the file when no user is left."""
         if self.dirty and not forced:
             return False
-        self._file = None
+        self.file = None
         return True
 
 

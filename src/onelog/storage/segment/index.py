@@ -22,8 +22,6 @@ TIMES: Final = ".timeindex"
 SAVE_BYTES: Final = 64 * 1024
 """Entries of so many bytes are written out together."""
 POSITION_MASK: Final = 0xFFFF_FFFF
-REL_MAX: Final = (1 << 31) - 1
-"""Highest relative offset in a segment."""
 
 assert sys.byteorder == "little", "index files are mapped as they are: little endian only"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onelog.base.errors import Conflict, CorruptBatch, InvalidRequest
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import BatchBuilder, BatchInfo
+from onelog.kernel import REL_MAX, BatchBuilder, BatchInfo
 from onelog.storage.engine import (
     Buffer,
     Cold,
@@ -29,7 +29,6 @@ from onelog.storage.segment.durability import PartitionSync
 from onelog.storage.segment.ends import LogEnds
 from onelog.storage.segment.freezing import freeze_partition
 from onelog.storage.segment.held import PartitionState
-from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.reading import LogReader
 from onelog.storage.segment.recovery import LogRecovery
 from onelog.storage.segment.rewrite import SegmentRewrite, begin_rewrite

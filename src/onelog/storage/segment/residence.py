@@ -1,25 +1,22 @@
-"""Which bytes of a mapped file are in memory, so that reading them waits for no disk.
+"""Maps of files that know which of their bytes are in memory, so that reading waits for no disk.
 
-Why `mincore`: it asks for a whole range in one call (1 µs a page's worth, 8 µs a MiB) and needs no
-open file. `preadv2` with RWF_NOWAIT copies what it is asked about: 80 µs a MiB. Bytes that the file
-no longer has are not in memory either. So a file that was cut short is found here, before a read of
-its map ends the process (SIGBUS). Rules: on a system without `mincore`, all bytes count as in
-memory. Bytes in memory may leave a moment later when memory is short: then the read waits.
+Why not `preadv2` with RWF_NOWAIT: it copies what it is asked about, 80 µs a MiB. The kernel's
+`here_to` asks for a whole range at once. Bytes that the file no longer has are not in memory, so a
+file that was cut short is found here, before a read of its map ends the process (SIGBUS).
+Rules: bytes in memory may leave a moment later when memory is short: then the read waits.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING
 
-from onelog.kernel import forget_map, map_failed, watch_map
+from onelog.kernel import forget_map, here_to, map_failed, watch_map
 
-PAGE: Final = mmap.PAGESIZE
-_PAGES_MAX: Final = 4096
-"""Pages of one call."""
+if TYPE_CHECKING:
+    from onelog.storage.segment.files import OpenFile
 
 
 class _View(ctypes.Structure):
@@ -40,28 +37,12 @@ class _View(ctypes.Structure):
     )
 
 
-def _find_mincore() -> Any:
-    try:
-        # The call is short: releasing the interpreter would cost more than the call.
-        found = ctypes.PyDLL(None).mincore
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-    found.restype = ctypes.c_int
-    return found
-
-
-_mincore: Final = _find_mincore()
-_pages: Final = bytearray(_PAGES_MAX)
-_pages_address: Final = ctypes.addressof((ctypes.c_char * _PAGES_MAX).from_buffer(_pages))
-_lock: Final = threading.Lock()
-"""Guards `_pages`."""
-
-
 class Map(mmap.mmap):
     """A read-only map that knows its address."""
 
     address: int = 0
+    file: OpenFile | None = None
+    """The open file, to ask about its pages."""
     _watched: int = -1
 
     def locate(self) -> None:
@@ -90,16 +71,5 @@ class Map(mmap.mmap):
 
     def here_to(self, start: int, end: int) -> int:
         """The end of the bytes between `start` and `end` that are in memory without a gap."""
-        if _mincore is None or not self.address:
-            return end
-        position = start - start % PAGE
-        while position < end:
-            size = min(end - position, _PAGES_MAX * PAGE)
-            with _lock:
-                if _mincore(self.address + position, size, _pages_address) != 0:
-                    return end  # the system does not tell
-                gap = _pages.find(0, 0, (size + PAGE - 1) // PAGE)
-            if gap >= 0:
-                return max(start, position + gap * PAGE)
-            position += size
-        return end
+        file = self.file
+        return here_to(self.address, -1 if file is None else file.fd, start, end)

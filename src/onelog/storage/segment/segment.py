@@ -23,8 +23,8 @@ from onelog.base.clock import Clock
 from onelog.base.errors import CorruptBatch
 from onelog.kernel import (
     HEADER_BYTES,
-    BatchBuilder,
     BatchInfo,
+    FileEnd,
     find_batch,
     fit_batches,
     scan_batches,
@@ -39,7 +39,7 @@ from onelog.storage.segment.files import (
     WriteHandle,
     remove,
 )
-from onelog.storage.segment.index import POSITION_MASK, REL_MAX, time_floor
+from onelog.storage.segment.index import POSITION_MASK, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes, NotHere
 from onelog.storage.segment.pages import Edge, PageBudget
 from onelog.storage.segment.residence import Map
@@ -75,14 +75,17 @@ class EngineShared:
         """One index is rebuilt at a time; taken before a partition's lock, never inside it."""
 
 
-class Segment:
+class Segment(FileEnd):
     """A run of batches in one file."""
 
     __slots__ = (
-        "_brought", "_edge", "_lock", "_log", "_mapped_from", "_noted_bytes", "_shared",
-        "base_offset", "created_ms", "dead", "exists", "indexes", "last_batch_at",
-        "max_timestamp_ms", "reserved_bytes", "sealed", "settings", "size_bytes", "stem", "writer",
+        "_brought", "_edge", "_lock", "_log", "_mapped_from", "_noted_bytes", "_shared", "dead",
+        "exists", "sealed", "stem",
     )  # fmt: skip
+
+    indexes: Indexes
+    settings: LogSettings
+    writer: WriteHandle | None
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class Segment:
         self.exists = row.size_bytes > 0
         self.reserved_bytes = row.size_bytes
         self.indexes = Indexes(stem, row, shared.cache)
-        self.writer: WriteHandle | None = None
+        self.writer = None
         self._log: MappedFile | None = None
         self._mapped_from = 0
         self._edge = Edge(row.size_bytes)
@@ -175,46 +178,6 @@ class Segment:
             file.cut(at)
             self.reserved_bytes = at
             raise
-
-    def append_built(
-        self,
-        builder: BatchBuilder,
-        base_offset: int,
-        leader_epoch: int,
-        index_topics: bool,
-        now_ms: int,
-    ) -> bytes | None:
-        """Seal, write and note the staged records: `write` and `note` of one batch.
-
-        None, with nothing done, when a roll or an index has to come first.
-        """
-        indexes, writer, settings = self.indexes, self.writer, self.settings
-        live, tail = indexes.live, indexes.tail
-        at, rel = self.size_bytes, base_offset - self.base_offset
-        size = builder.size_bytes
-        if (
-            at == 0
-            or live is None
-            or writer is None
-            or (tail is not None and not index_topics)
-            or at + size > settings.segment_bytes
-            or rel + builder.count > REL_MAX
-            or not 0 <= now_ms - self.created_ms < settings.segment_age_ms
-        ):
-            return None
-        topics = b"" if tail is None else builder.topics()
-        highest = max(self.max_timestamp_ms, builder.max_timestamp_ms)
-        data = builder.seal(base_offset, leader_epoch)
-        self._put(writer, data, size)
-        full = at >= live.next_at and live.add(rel, at, highest, settings.index_interval_bytes)
-        if topics and tail is not None:
-            full |= tail.add([(topics, rel)])
-        if full:
-            indexes.save()
-        self.max_timestamp_ms = highest
-        self.last_batch_at = at
-        self.size_bytes = at + size
-        return data
 
     def note(self, batches: Sequence[BatchInfo], size: int, entries: list[Entries]) -> None:
         """Note batches that now lie behind the last one, `size` bytes in all."""

@@ -22,7 +22,7 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def reserve(fd: int, have: int, needed: int, most: int, shared: EngineShared) -> int:
-    """Reserve at least `needed` bytes of a file that has `have`; how many it has now."""
+    """Reserve at least `needed` bytes of a file that has `have`. Returns its room."""
     step = min(max(have, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
     wish = max(needed, min(have + step, most))
     for target in (wish, needed) if shared.allocate else ():
@@ -37,4 +37,5 @@ def reserve(fd: int, have: int, needed: int, most: int, shared: EngineShared) ->
                 raise
         else:
             return target
-    return needed
+    # Nothing is reserved from here on, so nobody needs to ask for the rest of the segment.
+    return max(needed, most)

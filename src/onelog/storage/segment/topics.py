@@ -11,6 +11,8 @@ from typing import Final
 
 from onelog.kernel import (
     ATTR_CONTROL,
+    RAW_TOPIC_BYTES_MAX,
+    RAW_TOPICS_MAX,
     BatchInfo,
     batch_topics,
     lookup_topic_chunks,
@@ -24,12 +26,10 @@ from onelog.storage.segment.files import write_at
 
 TOPICS: Final = ".topics"
 CHUNK_ENTRIES: Final = 16384
-"""Entries that wait in memory at most."""
+"""Packed entries that wait in memory at most."""
 _ENTRY_BYTES: Final = 8
 _LONG_RUN_ENTRIES: Final = 256
 _RUNS_MAX: Final = 32
-_RAW_MAX: Final = 256
-"""Appends whose entries wait unpacked: each takes 130 bytes; a packed entry takes 8."""
 
 Entries = tuple[bytes, int]
 """u32 pairs (topic hash, relative offset) and what to add to each relative offset."""
@@ -54,20 +54,22 @@ class TopicTail:
         "_count",
         "_entries",
         "_fresh_at",
-        "_raw",
         "_run_count",
         "_runs",
+        "raw",
         "saved_bytes",
     )
 
     def __init__(self, saved_bytes: int = 0) -> None:
         self.saved_bytes = saved_bytes
         """Bytes of whole chunks in the file."""
+        self.raw: list[Entries] = []
+        """The entries of the last appends, to which the kernel adds (`FileEnd`)."""
         self._clear()
 
     def _clear(self) -> None:
-        self._raw: list[Entries] = []
         self._count = 0
+        """Entries that wait, without the raw ones."""
         self._chunks = bytearray()
         """Chunks ready for the file: long runs are sorted once, each as a chunk of its own."""
         self._entries = bytearray()
@@ -79,25 +81,27 @@ class TopicTail:
 
     def add(self, entries: list[Entries]) -> bool:
         """Keep entries. Returns whether a chunk is full."""
-        self._raw += entries
-        for pairs, _ in entries:
-            self._count += len(pairs) // _ENTRY_BYTES
-        if len(self._raw) >= _RAW_MAX:
-            self._absorb()
-        return self._count >= CHUNK_ENTRIES
+        self.raw += entries
+        is_much = len(self.raw) >= RAW_TOPICS_MAX or any(
+            len(pairs) > RAW_TOPIC_BYTES_MAX // RAW_TOPICS_MAX for pairs, _ in entries
+        )
+        return is_much and self.absorb()
 
-    def _absorb(self) -> None:
-        """Give the raw entries their final relative offsets, packed."""
-        raw, self._raw = self._raw, []
+    def absorb(self) -> bool:
+        """Give the raw entries their final relative offsets, packed. Returns whether a chunk is
+        full."""
+        raw, self.raw = self.raw, []
         for pairs, add in raw:
+            self._count += len(pairs) // _ENTRY_BYTES
             if len(pairs) >= _LONG_RUN_ENTRIES * _ENTRY_BYTES:
                 self._chunks += make_topic_chunk(sort_topic_entries(pairs, add))
             else:
                 self._entries += move_topic_entries(pairs, add)
+        return self._count >= CHUNK_ENTRIES
 
     def save(self, stem: str) -> None:
         """Write everything into the file as chunks."""
-        self._absorb()
+        self.absorb()
         if self._entries:
             self._chunks += make_topic_chunk(sort_topic_entries(self._entries))
             self._entries, self._fresh_at = bytearray(), 0
@@ -109,7 +113,7 @@ class TopicTail:
 
     def lookup(self, topic_hash: int, rel_min: int, limit: int) -> list[int]:
         """Relative offsets from `rel_min` on that wait in memory under `topic_hash`, ascending."""
-        self._absorb()
+        self.absorb()
         if self._fresh_at < len(self._entries):
             # Entries since the last lookup become a sorted run of their own, so that a reader that
             # asks after each append does not sort everything each time.

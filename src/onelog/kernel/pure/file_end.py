@@ -1,0 +1,87 @@
+"""The end of a log file that grows, interpreted: where the next batch goes, and whether it may.
+
+Rules: `append_built` writes a batch if nothing else has to come first: a new segment, an index that
+is loaded, a file that is opened, space that is reserved, a fault that a test injects. Otherwise it
+returns None with nothing changed, and the caller takes the long way, which does all of that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onelog.base import faults
+from onelog.kernel.types import RAW_TOPIC_BYTES_MAX, RAW_TOPICS_MAX, REL_MAX
+
+if TYPE_CHECKING:
+    from onelog.kernel.pure.build import BatchBuilder
+
+
+class FileEnd:
+    """Where the next batch of a log file goes."""
+
+    __slots__ = (
+        "base_offset", "created_ms", "indexes", "last_batch_at", "max_timestamp_ms",
+        "reserved_bytes", "settings", "size_bytes", "writer",
+    )  # fmt: skip
+
+    base_offset: int
+    size_bytes: int
+    last_batch_at: int
+    max_timestamp_ms: int
+    created_ms: int
+    reserved_bytes: int
+    indexes: Any
+    """`live` gets an entry for each batch from `live.next_at` on; `tail.raw` gets the topics, if
+    there is a `tail`. If one of them is full, `save` writes both."""
+    settings: Any
+    """The bounds of the file, as `LogSettings` has them."""
+    writer: Any
+    """Has the open `file`, and is told that the file was used and is dirty."""
+
+    def append_built(
+        self,
+        builder: BatchBuilder,
+        base_offset: int,
+        leader_epoch: int,
+        index_topics: bool,
+        now_ms: int,
+    ) -> bytes | None:
+        """Seal, write and note the staged records; None, with nothing done: take the long way."""
+        indexes, writer, settings = self.indexes, self.writer, self.settings
+        live, topics = indexes.live, indexes.tail
+        at, rel, size = self.size_bytes, base_offset - self.base_offset, builder.size_bytes
+        if at == 0 or live is None or writer is None or faults.armed:
+            return None
+        file = writer.file
+        if (
+            file is None
+            or (topics is not None and not index_topics)
+            or at + size > self.reserved_bytes
+            or at + size > settings.segment_bytes
+            or rel + builder.count > REL_MAX
+            or not 0 <= now_ms - self.created_ms < settings.segment_age_ms
+        ):
+            return None
+        pairs = b"" if topics is None else builder.topics()
+        highest = max(self.max_timestamp_ms, builder.max_timestamp_ms)
+        data = builder.seal(base_offset, leader_epoch)
+        writer.used = writer.dirty = True
+        try:
+            file.write(data, at)
+        except OSError:
+            # Recovery must not find half of a failed append behind a later, shorter one.
+            file.cut(at)
+            self.reserved_bytes = at
+            raise
+        is_full = at >= live.next_at and live.add(rel, at, highest, settings.index_interval_bytes)
+        if pairs:
+            topics.raw.append((pairs, rel))
+            waiting = sum(len(row[0]) for row in topics.raw)
+            if len(topics.raw) >= RAW_TOPICS_MAX or waiting > RAW_TOPIC_BYTES_MAX:
+                is_full |= topics.absorb()
+        if is_full:
+            indexes.save()
+        self.max_timestamp_ms = highest
+        self.last_batch_at = at
+        self.size_bytes = at + size
+        return data
