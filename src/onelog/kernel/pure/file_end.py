@@ -36,7 +36,7 @@ class FileEnd:
     settings: Any
     """The bounds of the file, as `LogSettings` has them."""
     writer: Any
-    """Has the open `file`, and is told that the file was used and is dirty."""
+    """Has the open `file`, and notes that the file was used and is dirty."""
 
     def append_built(
         self,
