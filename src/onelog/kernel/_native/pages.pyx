@@ -1,8 +1,8 @@
 """Which bytes of a mapped file are in memory, compiled: `cachestat` where there is one, `mincore`.
 
-Why both: `mincore` looks at each page (14 to 20 µs a MiB here), `cachestat` at each folio (3 µs), but
-it also counts pages that the disk is just bringing. These are the last of a range as a rule, so the
-last page is looked at by `mincore`.
+Why both: `mincore` looks at each page (14 to 20 µs a MiB), `cachestat` at each folio (3 µs). But
+`cachestat` also counts pages that the disk is just bringing. These are the last of a range as a
+rule, so the last page is looked at by `mincore`.
 """
 
 from libc.stdint cimport uintptr_t
