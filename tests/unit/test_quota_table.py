@@ -163,6 +163,34 @@ async def test_another_s_change_leaves_a_full_use_as_it_is(place: Place) -> None
     assert seat.ask(5) == pytest.approx(0.5)
 
 
+async def test_one_who_takes_nothing_does_not_wait_for_those_who_took_too_much(
+    place: Place,
+) -> None:
+    await place.set("listener", requests=10, publish_messages=10)
+    greedy, modest = place.seat("ann"), place.seat("bob")
+    assert greedy.ask(1000) > 90
+    assert modest.ask(0) == 0
+    assert modest.publish(1, 10) == 0
+    assert modest.fetch(10) == 0
+    assert modest.ask(1) > 90
+
+
+async def test_a_connection_that_leaves_because_of_a_change_stays_gone(place: Place) -> None:
+    await place.set("user", requests=10)
+    first, second = place.seat("ann"), place.seat("ann")
+
+    class Leaving(Held):
+        def quotas_changed(self) -> None:
+            first.leave()
+            second.leave()
+
+    third = place.quotas.join(Leaving(), "kafka", "ann", "", "mqtt")
+    await place.set("user", requests=20)
+    third.leave()
+    assert not place.quotas._seats
+    assert [bucket.sharers for bucket in place.quotas._buckets.values()] == [0]
+
+
 async def test_connecting_anew_does_not_fill_a_bucket(place: Place) -> None:
     await place.set("user:ann", requests=10)
     seat = place.seat("ann")

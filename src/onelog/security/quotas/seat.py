@@ -107,7 +107,8 @@ class QuotaSeat:
             (Limit.PUBLISH_BYTES, size_bytes),
             (Limit.REQUESTS, requests),
         ):
-            for bucket in self.buckets.get(limit, _NONE):
+            # One who takes nothing of a shared bucket does not wait for those who took too much.
+            for bucket in self.buckets.get(limit, _NONE) if count else _NONE:
                 wait_s = max(wait_s, bucket.debit(count, now))
         return self._hold(wait_s)
 
@@ -121,7 +122,7 @@ class QuotaSeat:
 
     def _take(self, limit: Limit, count: int) -> float:
         now, wait_s = self._quotas.now(), 0.0
-        for bucket in self.buckets.get(limit, _NONE):
+        for bucket in self.buckets.get(limit, _NONE) if count else _NONE:
             wait_s = max(wait_s, bucket.debit(count, now))
         return self._hold(wait_s)
 
@@ -171,6 +172,8 @@ class QuotaSeat:
 
     def renew(self) -> None:
         """Quotas changed: take from what counts now. Nothing is held back for what was before."""
+        if self._owner is None:
+            return  # it left when an earlier one changed
         self._count(-1)
         self._quotas.resolve(self)
         self._count(1)
