@@ -200,18 +200,18 @@ def test_a_folder_that_may_not_be_written_says_what_to_do(root, tmp_path):
 def test_pieces_in_memory_are_bounded(root, tmp_path, monkeypatch):
     (root / "large").write_bytes(os.urandom(30 * PIECE))
     now, most, lock = 0, 0, threading.Lock()
-    put = FolderBackups.put
+    put = FolderBackups._put
 
-    def counted(self, name, data):
+    def counted(self, name, fill):
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        put(self, name, data)
+        put(self, name, fill)
         with lock:
             now -= 1
 
-    monkeypatch.setattr(FolderBackups, "put", counted)
+    monkeypatch.setattr(FolderBackups, "_put", counted)
     send(root, tmp_path / "store")
     assert most <= repository_module.THREADS
 

@@ -65,11 +65,13 @@ class PieceRow(msgspec.Struct, array_like=True, frozen=True):
     """Bytes of a file, and where they lie."""
 
     object: bytes
-    """The SHA-256 of the object, which is its name."""
+    """The name of the object, 32 bytes."""
     position: int
     size_bytes: int
-    digest: bytes
-    """The SHA-256 of the piece."""
+    crc: int
+    """CRC-32C of the bytes."""
+    name: bytes
+    """By which a later backup knows the piece again (`sending.py`)."""
 
 
 class FileRow(msgspec.Struct, array_like=True, frozen=True):
@@ -96,7 +98,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for piece in row.pieces:
                 end = piece.position + piece.size_bytes
                 found[piece.object] = max(end, found.get(piece.object, 0))
-        return {object_name(digest): size for digest, size in found.items()}
+        return {object_name(name): size for name, size in found.items()}
 
 
 class _Body(msgspec.Struct, array_like=True, frozen=True):
@@ -123,9 +125,9 @@ def check_id(text: str) -> str:
     return text
 
 
-def object_name(digest: bytes) -> str:
+def object_name(name: bytes) -> str:
     """Where an object lies."""
-    text = digest.hex()
+    text = name.hex()
     return f"objects/{text[:2]}/{text}"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from onelog.backup.stores import Bytes, StoredObject
+from onelog.backup.stores import Bytes, StoredObject, read_part
 from onelog.base import faults
 from onelog.base.errors import ConfigError, InvalidRequest, NotFound, StorageError, Unavailable
 
@@ -73,6 +73,10 @@ class ObjectBackups:
         faults.hit("backup.put")
         with self._translated(name):
             obstore.put(self._store, name, bytes(data), use_multipart=False)
+
+    def put_part(self, name: str, file: int, position: int, size_bytes: int) -> None:
+        """One PUT of what is read."""
+        self.put(name, read_part(file, position, size_bytes))
 
     def flush(self) -> None:
         """A PUT that was answered is durable."""

@@ -1,9 +1,11 @@
 """Sends frozen files to a store of backups: only pieces that are not there yet, then the manifest.
 
 Rules:
-- A file is sent in pieces of `PIECE_BYTES`, each an object that its SHA-256 names. Small pieces go
-  together into one object. Names come from content, so what an interrupted backup has sent is used
-  by the next one.
+- A file is sent in pieces of `PIECE_BYTES`. Small ones go together into one object, and SHA-256 of
+  their bytes names them. A large one is an object, which is named by its file (path and inode),
+  its place there and its CRC-32C: bytes of a log never change in place, and a file that replaces
+  another is a new inode. So nobody can make two pieces pass for one, and no byte is hashed slowly.
+- Names come from what is sent, so what an interrupted backup has sent is used by the next one.
 - A sealed file that the newest backup knows by inode, time and size is not read again.
 - An object that no manifest names is compared before it is used, and only while it is young:
   pruning takes the old ones.
@@ -12,7 +14,9 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import mmap
 import os
 import threading
 import time
@@ -20,7 +24,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,8 +39,10 @@ from onelog.backup.manifest import (
     object_name,
 )
 from onelog.backup.repository import GRACE_MS, PIECE_BYTES, THREADS, Repository, now_ms
+from onelog.backup.stores import read_part
 from onelog.base import faults
 from onelog.base.errors import StorageError
+from onelog.kernel import crc32c
 
 PACKED_BELOW: Final = 1024 * 1024
 """Pieces below this size share an object."""
@@ -77,6 +83,27 @@ class _Open:
     pieces: list[PieceRow | None] = field(default_factory=list)
 
 
+class _Packed(NamedTuple):
+    """A small piece that waits for others."""
+
+    row: _Open
+    number: int
+    name: bytes
+    data: bytes
+
+
+class _Part(NamedTuple):
+    """Bytes of an open file."""
+
+    file: int
+    position: int
+    size_bytes: int
+
+
+def _bytes_of(data: bytearray | _Part) -> bytearray:
+    return read_part(*data) if isinstance(data, _Part) else data
+
+
 class Sending:
     """One backup on its way."""
 
@@ -91,15 +118,15 @@ class Sending:
         self._new = 0
         self._lock = threading.Lock()
         self._known: dict[bytes, PieceRow] = {}
-        """Pieces of the newest backup by digest."""
+        """Pieces of the newest backup by name."""
         self._same: dict[tuple[str, int, tuple[int, int]], tuple[PieceRow, ...]] = {}
         """Files of the newest backup that need not be read, if they are the same."""
         self._there: set[str] = set()
         """Objects that a manifest names, or that were sent by this backup."""
         self._unsure: set[str] = set()
         """Objects that an interrupted backup sent: a power cut may have damaged them."""
-        self._pack: list[tuple[_Open, int, bytes, bytes]] = []
-        """Small pieces that wait: file, number, digest, bytes."""
+        self._pack: list[_Packed] = []
+        """Small pieces that wait."""
         self._pack_bytes = 0
         self._began_s = time.monotonic()
 
@@ -130,7 +157,7 @@ class Sending:
         if newest is not None:
             for row in newest.files:
                 self._same[row.path, row.size_bytes, row.identity] = row.pieces
-                self._known.update((piece.digest, piece) for piece in row.pieces)
+                self._known.update((piece.name, piece) for piece in row.pieces)
         named = {} if newest is None else newest.objects()
         young = now_ms() - GRACE_MS // 2
         lost = set(named)
@@ -142,8 +169,8 @@ class Sending:
                 self._unsure.add(found.name)
         if lost:  # they are sent again: the newest backup is whole again after this one
             self._known = {
-                digest: row
-                for digest, row in self._known.items()
+                name: row
+                for name, row in self._known.items()
                 if object_name(row.object) not in lost
             }
             self._same = {
@@ -174,78 +201,82 @@ class Sending:
     def _send(self, row: _Open, number: int, position: int, size: int) -> None:
         """In a thread: send one piece, unless it is there."""
         self._pace()
-        data = self._read(row, position, size)
-        digest = hashlib.sha256(data).digest()
-        known = self._known.get(digest)
-        if known is not None:
-            row.pieces[number] = known
-            self._count(size, 0)
-            return
-        if size < PACKED_BELOW:
-            self._add_to_pack(row, number, digest, data)
-            return
-        self._put(digest, data)
-        row.pieces[number] = PieceRow(digest, 0, size, digest)
-        self._count(size, 0)
-
-    def _read(self, row: _Open, position: int, size: int) -> bytes:
         try:
             faults.hit("backup.read")
             with self._source(row.path).open("rb") as file:
-                data = os.pread(file.fileno(), size, position)
-                while len(data) < size:
-                    more = os.pread(file.fileno(), size - len(data), position + len(data))
-                    if not more:
-                        break
-                    data += more
+                if size < PACKED_BELOW:
+                    self._send_small(row, number, bytes(read_part(file.fileno(), position, size)))
+                else:
+                    self._send_large(row, number, file.fileno(), position, size)
         except OSError as error:
             raise StorageError(
                 f"{self._source(row.path)} cannot be read ({error}): check the disk of the broker"
             ) from error
-        if len(data) < size:
-            raise StorageError(
-                f"{self._source(row.path)} ends at byte {position + len(data)}, and"
-                f" {row.size_bytes} belong to it: check the disk of the broker"
-            )
-        return data
 
-    def _add_to_pack(self, row: _Open, number: int, digest: bytes, data: bytes) -> None:
+    def _send_large(self, row: _Open, number: int, file: int, position: int, size: int) -> None:
+        if os.fstat(file).st_size < position + size:
+            raise OSError(errno.EIO, f"the file is shorter than {position + size} bytes")
+        with mmap.mmap(file, size, prot=mmap.PROT_READ, offset=position) as mapped:
+            crc = crc32c(mapped)
+        place = f"{row.path}\0{row.identity[0]}\0{position}\0{size}\0{crc}"
+        name = hashlib.sha256(place.encode()).digest()
+        if not self._use(row, number, name, size):
+            self._put(name, size, _Part(file, position, size))
+            row.pieces[number] = PieceRow(name, 0, size, crc, name)
+            self._count(size, 0)
+
+    def _use(self, row: _Open, number: int, name: bytes, size: int) -> bool:
+        """Use a piece of the newest backup, if it is there."""
+        known = self._known.get(name)
+        if known is None:
+            return False
+        row.pieces[number] = known
+        self._count(size, 0)
+        return True
+
+    def _send_small(self, row: _Open, number: int, data: bytes) -> None:
+        name = hashlib.sha256(data).digest()
+        if self._use(row, number, name, len(data)):
+            return
         with self._lock:
-            self._pack.append((row, number, digest, data))
+            self._pack.append(_Packed(row, number, name, data))
             self._pack_bytes += len(data)
             full = self._take_pack() if self._pack_bytes >= PACK_BYTES else []
         self._send_pack(full)
 
-    def _take_pack(self) -> list[tuple[_Open, int, bytes, bytes]]:
+    def _take_pack(self) -> list[_Packed]:
         taken, self._pack, self._pack_bytes = self._pack, [], 0
         return taken
 
-    def _send_pack(self, pieces: list[tuple[_Open, int, bytes, bytes]]) -> None:
+    def _send_pack(self, pieces: list[_Packed]) -> None:
         if not pieces:
             return
         places: dict[bytes, int] = {}
         packed = bytearray()
-        for _, _, digest, data in pieces:
-            if digest not in places:
-                places[digest] = len(packed)
-                packed += data
+        for piece in pieces:
+            if piece.name not in places:
+                places[piece.name] = len(packed)
+                packed += piece.data
         name = hashlib.sha256(packed).digest()
-        self._put(name, packed)
-        for row, number, digest, data in pieces:
-            row.pieces[number] = PieceRow(name, places[digest], len(data), digest)
+        self._put(name, len(packed), packed)
+        for row, number, own, data in pieces:
+            row.pieces[number] = PieceRow(name, places[own], len(data), crc32c(data), own)
             self._count(len(data), 0)
 
-    def _put(self, digest: bytes, data: bytes | bytearray) -> None:
+    def _put(self, digest: bytes, size: int, data: bytearray | _Part) -> None:
         name = object_name(digest)
         if name in self._there:
             return
         store = self._repository.store
-        if name in self._unsure and store.get(name) == data:
+        if name in self._unsure and store.get(name) == _bytes_of(data):
             self._there.add(name)
             return
-        store.put(name, data)
+        if isinstance(data, _Part):
+            store.put_part(name, *data)
+        else:
+            store.put(name, data)
         self._there.add(name)
-        self._count(0, len(data))
+        self._count(0, size)
 
     def _count(self, done: int, new: int) -> None:
         with self._lock:

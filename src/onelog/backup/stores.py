@@ -12,7 +12,8 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -21,6 +22,8 @@ from onelog.base.errors import InvalidRequest, NotFound, OnelogError, StorageErr
 
 Bytes = bytes | bytearray | memoryview
 _TEMPORARY: Final = ".tmp"
+_NO_COPY: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
+"""The system cannot copy between these two files; they are read and written then."""
 
 
 class StoredObject(NamedTuple):
@@ -37,6 +40,10 @@ class BackupStore(Protocol):
 
     def put(self, name: str, data: Bytes) -> None:
         """Write a name; one that exists is replaced."""
+        ...
+
+    def put_part(self, name: str, file: int, position: int, size_bytes: int) -> None:
+        """Write a name with a part of an open file."""
         ...
 
     def flush(self) -> None:
@@ -94,14 +101,25 @@ class FolderBackups:
         """Files that were written and not synced."""
 
     def put(self, name: str, data: Bytes) -> None:
-        """Write a file beside its name, then rename it."""
+        """Write a file."""
+        self._put(name, partial(_write, data))
+
+    def put_part(self, name: str, file: int, position: int, size_bytes: int) -> None:
+        """Let the system copy a part of a file; where it can, it shares the blocks."""
+        self._put(name, partial(_copy, file, position, size_bytes))
+
+    def _put(self, name: str, fill: Callable[[int], None]) -> None:
+        """Fill a file beside its name, then rename it."""
         path = self._root / name
         beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         try:
             faults.hit("backup.put")
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-                f.write(data)
+            target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                fill(target)
+            finally:
+                os.close(target)
             beside.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -173,6 +191,39 @@ class FolderBackups:
                 f" (uid {os.geteuid()}) the right to it"
             )
         return StorageError(f"{self._root} cannot be {what}: {error}")
+
+
+def _write(data: Bytes, target: int) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(target, left) :]
+
+
+def _copy(source: int, position: int, size_bytes: int, target: int) -> None:
+    left = size_bytes
+    while left:
+        try:
+            done = os.copy_file_range(source, target, left, position + size_bytes - left)
+        except OSError as error:
+            if error.errno not in _NO_COPY or left < size_bytes:
+                raise
+            _write(read_part(source, position, size_bytes), target)
+            return
+        if not done:
+            raise OSError(errno.EIO, "the file has become shorter")
+        left -= done
+
+
+def read_part(file: int, position: int, size_bytes: int) -> bytearray:
+    """Bytes of an open file. Raises OSError when the file is shorter."""
+    data = bytearray(size_bytes)
+    done = 0
+    while done < size_bytes:
+        got = os.preadv(file, [memoryview(data)[done:]], position + done)
+        if not got:
+            raise OSError(errno.EIO, f"the file ends at byte {position + done}")
+        done += got
+    return data
 
 
 def _unless_missing(error: OSError) -> None:

@@ -160,26 +160,25 @@ class Backups:
     async def _run(
         self, url: str, options: dict[str, str], bytes_per_s: int, scratch: Path
     ) -> None:
+        end: dict[str, object] = {"state": "cancelled"}
         try:
             done = await self._make(url, options, bytes_per_s, scratch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the broker goes on
-            state = "cancelled" if self._cancelled else "failed"
-            message = str(error) if isinstance(error, OnelogError) else repr(error)
-            self._note(state=state, message="" if self._cancelled else message)
-            if not self._cancelled:
-                self._troubles.note(FAILED, url, error)
-        else:
             self.last_success_ms = self._clock.now_ms()
-            self._note(
-                state="done",
-                size_bytes=done.size_bytes,
-                done_bytes=done.size_bytes,
-                new_bytes=done.new_bytes,
-            )
+            end = {
+                "state": "done",
+                "size_bytes": done.size_bytes,
+                "done_bytes": done.size_bytes,
+                "new_bytes": done.new_bytes,
+            }
             _log.info("backup made", id=done.id, url=url, bytes=done.size_bytes)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the broker goes on
+            if not self._cancelled:
+                message = str(error) if isinstance(error, OnelogError) else repr(error)
+                end = {"state": "failed", "message": message}
+                self._troubles.note(FAILED, url, error)
         finally:
             await self._clean()
-            self._note(ended_ms=self._clock.now_ms())
+            self._note(ended_ms=self._clock.now_ms(), **end)
             self._worker = self._task = None
 
     async def _make(
