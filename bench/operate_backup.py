@@ -25,7 +25,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import LOCAL, BrokerSettings, Message
 
-SIZE_MB = 1_000
+SIZE_MB = 3_000
 TURNS = 3
 SPEED_BAR, P99_BAR = 0.7, 1.5
 

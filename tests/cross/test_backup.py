@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import mqtt_brokers
 from tests.conformance.mqtt_brokers import Onelog, environment
 from tests.support.backups import flip, sent_files
 from tests.support.forks import run_onelog
@@ -119,3 +120,26 @@ def test_the_commands_make_list_check_prune_and_restore_backups(tmp_path):
     assert (code, "is damaged" in wrong) == (1, True)
     code, _, wrong = onelog("restore", url, "--data-dir", "n", "--to", "12:00", folder=tmp_path)
     assert (code, "with its zone" in wrong) == (1, True)
+
+
+def test_a_broker_that_dies_while_it_makes_links_starts_again_and_has_no_lock(
+    tmp_path, monkeypatch
+):
+    faults = {"ONELOG_FAULTS": "segment.freeze=exit:1"}
+    monkeypatch.setattr(mqtt_brokers, "environment", lambda: environment() | faults)
+    server, url = Onelog(tmp_path).start(), str(tmp_path / "store")
+    try:
+        for topic in ("a", "b", "c"):
+            server.command("pub", topic, "hello", "--port", str(server.ports["mqtt"]))
+        code, _, _ = onelog("backup", "create", url, folder=tmp_path)
+        assert code != 0
+        server.process.wait(30)
+        assert (tmp_path / "data/backup.tmp").exists()
+        faults.clear()
+        server.start()
+        assert not (tmp_path / "data/backup.tmp").exists()
+        server.command("backup", "create", url)
+        assert "1 backups are whole" in server.command("backup", "verify", url)
+        assert server.stop() == 0
+    finally:
+        server.kill()

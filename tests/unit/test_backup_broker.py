@@ -274,6 +274,29 @@ async def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(tmp_path
         assert (await back_up(broker, url)).state == "done"
 
 
+@pytest.mark.parametrize(
+    "point", ["backup.read", "backup.put", "backup.put=exit:1", "backup.sent", "backup.flushed"]
+)
+async def test_a_worker_that_dies_at_any_step_leaves_the_older_backup_whole(
+    tmp_path, monkeypatch, point
+):
+    data, url = tmp_path / "data", str(tmp_path / "store")
+    async with running(data) as broker:
+        await say(broker, "t", *("x" * 10_000 for _ in range(300)))
+        first = await back_up(broker, url)
+        await say(broker, "u", *("y" * 10_000 for _ in range(300)))
+        monkeypatch.setenv("ONELOG_FAULTS", point if "=" in point else f"{point}=exit")
+        assert (await back_up(broker, url)).state == "failed"
+        assert not frozen_left(data)
+        repository = repository_in(tmp_path / "store")
+        assert repository.ids() == [first.id]
+        assert not repository.verify([repository.load(first.id)]).problems
+        monkeypatch.delenv("ONELOG_FAULTS")
+        last = await back_up(broker, url)
+        assert last.state == "done", last.message
+        assert not repository.verify([repository.load(last.id)]).problems
+
+
 @pytest.mark.parametrize("code", [28, 13, 5])
 async def test_an_error_of_the_disk_while_links_are_made_fails_the_backup_alone(tmp_path, code):
     data = tmp_path / "data"

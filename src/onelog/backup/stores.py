@@ -97,8 +97,8 @@ class FolderBackups:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._unsynced: list[Path] = []
-        """Files that were written and not synced."""
+        self._unsynced: set[Path] = set()
+        """Folders in which names were made and not synced."""
 
     def put(self, name: str, data: Bytes) -> None:
         """Write a file."""
@@ -118,6 +118,7 @@ class FolderBackups:
             target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 fill(target)
+                os.fdatasync(target)  # here, while other threads copy
             finally:
                 os.close(target)
             beside.replace(path)
@@ -126,18 +127,15 @@ class FolderBackups:
                 beside.unlink()
             raise self._failed("written", error) from error
         with self._lock:
-            self._unsynced.append(path)
+            self._unsynced.update((path.parent, path.parent.parent, self._root, self._root.parent))
 
     def flush(self) -> None:
-        """Sync the files that were written since the last time, then their folders."""
+        """Sync the folders of the files that were written since the last time."""
         with self._lock:
-            paths, self._unsynced = self._unsynced, []
-        folders = {parent for path in paths for parent in (path.parent, *path.parent.parents)}
-        inside = {folder for folder in folders if folder.is_relative_to(self._root)}
+            folders, self._unsynced = self._unsynced, set()
         try:
-            for path in (*paths, *inside, *({self._root.parent} if paths else ())):
-                with contextlib.suppress(FileNotFoundError):  # replaced, or pruned by another
-                    _sync(path)
+            for folder in folders:
+                _sync(folder)
         except OSError as error:
             raise self._failed("synced", error) from error
 
