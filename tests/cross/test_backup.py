@@ -134,6 +134,7 @@ def test_a_broker_that_dies_while_it_makes_links_starts_again_and_has_no_lock(
         code, _, _ = onelog("backup", "create", url, folder=tmp_path)
         assert code != 0
         server.process.wait(30)
+        server.kill()
         assert (tmp_path / "data/backup.tmp").exists()
         faults.clear()
         server.start()
