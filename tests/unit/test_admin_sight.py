@@ -89,15 +89,13 @@ NAMES = {
     "view": "{word}-view",
     "topic": "{word}%2Ft",
     "group": "{word}-group",
-    "connection": "none",
     "client": "{word}-client",
     "vhost": "%2F",
     "queue": "{word}-q",
-    "pipeline": "none",
 }
 
 
-CLOSED = ("/config", "/pipelines", "/pipelines/{pipeline}")
+CLOSED = ("/config", "/pipelines")
 """What names topics all over: for administrators only, while there are rules."""
 
 
@@ -109,7 +107,12 @@ def gets() -> list[str]:
 
 
 def filled(path: str, word: str) -> str:
-    return re.sub(r"\{(\w+)\}", lambda match: NAMES[match.group(1)].format(word=word), path)
+    return re.sub(r"\{(\w+)\}", lambda match: NAMES.get(match[1], "none").format(word=word), path)
+
+
+def is_furnished(path: str) -> bool:
+    """Whether there is something at a path; else what it answers is only searched for names."""
+    return set(re.findall(r"\{(\w+)\}", path)) <= NAMES.keys()
 
 
 @pytest.fixture
@@ -142,14 +145,15 @@ async def everything(api, path: str, who: str) -> tuple[int, bytes]:
 @pytest.mark.parametrize("path", gets())
 async def test_no_answer_names_what_the_rules_hide(api, path):
     status, body = await everything(api, filled(path, "public"), "eve")
-    expected = {"/connections/{connection}": 404}.get(path, 403 if path in CLOSED else 200)
-    assert status == expected, body
     assert b"secret" not in body
-    if "{" in path and path != "/connections/{connection}":
+    assert status < 500, body
+    if is_furnished(path):
+        assert status == (403 if path in CLOSED else 200), body
+        status, body = await everything(api, filled(path, "secret"), "root")
+        assert status == 200
+    if is_furnished(path) and "{" in path:
         status, body = await everything(api, filled(path, "secret"), "eve")
         assert status in (403, 404), body
-    status, body = await everything(api, filled(path, "secret"), "root")
-    assert status in (200, 404)
 
 
 @pytest.mark.parametrize(
