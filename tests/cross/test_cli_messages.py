@@ -292,7 +292,7 @@ def test_a_user_logs_in_with_the_password_of_a_file(ann, cli, via):
     (cli.folder / "bad").write_text("another\n")
     login = ("--user", ann, "--password-file")
     cli.run("pub", f"cli/user/{via}", "hello", *login, "good", via=via)
-    errors = cli.run("pub", f"cli/user/{via}", "hello", *login, "bad", via=via, code=1)
+    errors = cli.run("pub", f"cli/user/{via}", "hello", *login, "bad", via=via, code=5)
     assert b"does not let cli-ann in" in errors
     assert errors.count(b"\n") == 1
 
@@ -328,7 +328,7 @@ def test_tls_is_spoken_with_those_who_can_be_trusted(secure, tmp_path, via):
 @each_via
 def test_a_broker_that_is_not_there_is_one_line(cli, via):
     cli.ports = dict.fromkeys(VIAS, 1)
-    errors = cli.run("pub", "a", "b", via=via, code=1)
+    errors = cli.run("pub", "a", "b", via=via, code=3)
     assert errors.startswith(b"onelog: nothing answers at 127.0.0.1:1 (")
     assert errors.count(b"\n") == 1
 

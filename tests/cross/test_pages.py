@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from onelog.cli.failures import MEANINGS
 from onelog.record.fields import FIELDS
 from tests.conformance.mqtt_brokers import DEADLINE_S, ROOT, environment
 from tests.cross.clients import WORDS
+from tools import gen_cli_docs
 
 MAPPING = (ROOT / "docs" / "reference" / "mapping.md").read_text()
 NO_WORD = chr(0x2013)
@@ -66,7 +68,7 @@ def test_the_commands_of_the_guide_do_what_it_says(server, tmp_path):
     binary.parent.mkdir(parents=True)
     ports = "\n".join(
         f"export ONELOG_LISTENERS_{name.upper()}_PORT={server.ports[name]}"
-        for name in ("mqtt", "kafka", "amqp")
+        for name in ("mqtt", "kafka", "amqp", "admin")
     )
     source = f'#!/bin/sh\n{ports}\nexec {sys.executable} -m onelog "$@"\n'
     binary.write_text(source)
@@ -103,13 +105,29 @@ def test_every_command_of_every_page_can_be_run_in_a_clone():
 
 
 def test_every_option_of_the_guide_exists():
-    source = (ROOT / "src" / "onelog" / "cli" / "messaging.py").read_text()
-    shared = (ROOT / "src" / "onelog" / "cli" / "options.py").read_text()
-    for option in set(re.findall(r"`(--[a-z-]+)", GUIDE)):
-        plain = option.removeprefix("--").replace("-", "_")
-        assert f'"{option}"' in source + shared or re.search(rf"^    {plain}: ", source, re.M), (
-            option
-        )
+    known = set(re.findall(r"`(--[a-z-]+)`", gen_cli_docs.render()))
+    assert not set(re.findall(r"(?<!-)(--[a-z-]+)", GUIDE)) - known
+
+
+def test_the_guide_has_an_example_of_every_command():
+    """Those that it does not run are run by `tests/unit/test_cli_commands.py`."""
+    blocks = "\n".join(re.findall(r"```(?:sh|bash)\n(.*?)```", GUIDE, re.DOTALL))
+    elsewhere = ("pipeline", "table", "spark", "sql", "serve", "doctor", "stream start-over")
+    known = [
+        re.sub(r"( \[?[A-Z_…]+\]?)+$", "", usage)
+        for usage in re.findall(r"^### `onelog (.*)`$", gen_cli_docs.render(), re.MULTILINE)
+    ]
+    missing = [
+        words
+        for words in known
+        if not words.startswith(elsewhere) and f"onelog {words}" not in blocks
+    ]
+    assert not missing
+
+
+def test_the_exit_codes_of_the_guide_are_those_of_the_commands():
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", GUIDE.partition("## Exit codes")[2], re.MULTILINE)
+    assert {int(code): about for code, about in rows} == MEANINGS
 
 
 def test_the_guide_is_found_by_its_readers():

@@ -23,6 +23,7 @@ from cyclopts import App, Parameter
 from onelog.base.errors import ConfigError, InvalidRequest, OnelogError, Timeout
 from onelog.base.topics import check_filter, check_topic
 from onelog.cli.options import Assignments, ConfigFile, load_options
+from onelog.cli.printable import escape_json, visible
 from onelog.cli.talk import (
     BrokerAddress,
     Message,
@@ -248,7 +249,7 @@ def sub(
         A topic, or a filter with + and #.
     """
     wanted = _wanted(filter, broker, queue, start=_checked(parse_start, start), qos=qos)
-    _read(broker, wanted, Patience(timeout), count, to_json if json else _payload)
+    _read(broker, wanted, Patience(timeout), count, _as_json if json else _payload)
 
 
 def tail(
@@ -262,7 +263,7 @@ def tail(
 ) -> None:
     """Show what is published from now on, with topic, time and headers."""
     wanted = _wanted(filter, broker, "", retained=False)
-    _read(broker, wanted, Patience(timeout), count, to_json if json else _shown)
+    _read(broker, wanted, Patience(timeout), count, _as_json if json else _shown)
 
 
 def replay(
@@ -282,7 +283,7 @@ def replay(
     begin = _checked(parse_start, start)
     wanted = _wanted(filter, broker, "", start=begin, to_end=not follow)
     idle_s = IDLE_S if broker.via == "mqtt" and not follow else None
-    _read(broker, wanted, Patience(timeout, idle_s), count, to_json if json else _payload)
+    _read(broker, wanted, Patience(timeout, idle_s), count, _as_json if json else _payload)
 
 
 # -- reading
@@ -315,6 +316,8 @@ def _read(broker: Broker, wanted: Wanted, patience: Patience, count: int | None,
     if count is not None and count < 1:
         raise ConfigError(f"--count {count}: at least 1")
     got, out = 0, sys.stdout.buffer
+    if show is _payload and sys.stdout.isatty():
+        show = _printed_payload
     with broker.connected() as talker:
         for message in talker.receive(wanted, patience):
             out.write(show(message) + b"\n")
@@ -331,6 +334,15 @@ def _payload(message: Message) -> bytes:
     return message.payload or b""
 
 
+def _printed_payload(message: Message) -> bytes:
+    """For a terminal, which a payload does not steer; a pipe gets the bytes as they are."""
+    return visible((message.payload or b"").decode(errors="replace")).encode()
+
+
+def _as_json(message: Message) -> bytes:
+    return escape_json(to_json(message).decode()).encode()
+
+
 def _shown(message: Message) -> bytes:
     """A line for eyes: when, where, what, and what it says beside that."""
     at_ms = message.timestamp_ms or time.time_ns() // 1_000_000
@@ -338,12 +350,12 @@ def _shown(message: Message) -> bytes:
     text = "(null)" if message.payload is None else message.payload.decode(errors="replace")
     if len(text) > PAYLOAD_CHARS:
         text = f"{text[:PAYLOAD_CHARS]}… ({len(message.payload or b'')} bytes)"
-    line = f"{clock}  {message.topic}  {text if text.isprintable() else repr(text)}"
+    line = f"{clock}  {message.topic}  {text}"
     said = [f"{name}={value!r}" for name, value in message.fields.items()]
     said += [
         f"{name}: {(value or b'').decode(errors='replace')}" for name, value in message.headers
     ]
-    return (f"{line}  [{', '.join(said)}]" if said else line).encode()
+    return visible(f"{line}  [{', '.join(said)}]" if said else line).encode()
 
 
 # -- writing

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from onelog.base.errors import CorruptBatch, OffsetOutOfRange, TopicNotFound
+from onelog.base.errors import CorruptBatch, OffsetOutOfRange, TopicNotFound, Unavailable
 from onelog.base.names import to_dotted
 from onelog.base.topics import is_exact
+from onelog.cli.failures import NotReachable
 from onelog.cli.talk.link import BrokerAddress, Patience
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
 from onelog.kafka_client import (
@@ -59,7 +60,10 @@ class KafkaTalker:
         self._open: deque[tuple[Part, str]] = deque()
         """Produces that are not answered, oldest first, and their topics as the user wrote them."""
         self._partitions: dict[str, list[int]] = {}
-        self._client.connect()
+        try:
+            self._client.connect()
+        except Unavailable as error:
+            raise NotReachable(str(error)) from error
 
     def _find(self, topic: str, *, create: bool) -> tuple[str, list[int]]:
         """The Kafka name of a topic or filter, and its partitions."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from onelog.base.errors import ConfigError, Timeout, Unavailable
+from onelog.cli.failures import NotReachable
 
 ANSWER_S: Final = 30.0
 """How long a broker may take to answer, unless the user says otherwise."""
@@ -68,7 +69,7 @@ class Link:
         try:
             self._socket = socket.create_connection((address.host, address.port), address.answer_s)
         except OSError as error:
-            raise Unavailable(f"nothing answers at {address} ({error})") from error
+            raise NotReachable(f"nothing answers at {address} ({error})") from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.tls:

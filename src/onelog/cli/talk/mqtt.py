@@ -120,7 +120,8 @@ class MqttTalker:
             self._arrived.append(packet)
         elif isinstance(packet, Puback | Pubrec) and packet.reason >= _REFUSED:
             topic = self._open.pop(packet.packet_id, "")
-            raise NotAuthorized(f"the message to {topic} was refused: {_words(packet)}")
+            kind = NotAuthorized if packet.reason == ReasonCode.NOT_AUTHORIZED else InvalidRequest
+            raise kind(f"the message to {topic} was refused: {_words(packet)}")
         elif isinstance(packet, Puback | Pubcomp):
             self._open.pop(packet.packet_id, None)
         elif isinstance(packet, Pubrec | Pubrel):
