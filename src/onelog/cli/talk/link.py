@@ -86,7 +86,7 @@ class Link:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
         except (OSError, ssl.SSLError) as error:
-            raise Unavailable(
+            raise NotReachable(
                 f"{address} does not offer TLS that can be trusted ({error})"
             ) from error
 

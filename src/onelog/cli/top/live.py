@@ -7,6 +7,7 @@ taken in and not drawn.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -15,12 +16,16 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 from rich.live import Live
 
 from onelog.cli import render
 from onelog.cli.top.feed import Feed
 from onelog.cli.top.screen import picture
+
+
+_SEQUENCE: Final = re.compile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|O.)?")
 
 
 def run_live(feed: Feed, count: int | None) -> None:
@@ -51,7 +56,7 @@ def run_live(feed: Feed, count: int | None) -> None:
 
 def _plain(pressed: str) -> str:
     """Keys that are one character; an arrow or the like is a sequence, and means nothing here."""
-    return "" if pressed.startswith("\x1b") else pressed
+    return _SEQUENCE.sub("", pressed)
 
 
 @contextmanager
