@@ -24,7 +24,6 @@ from onelog.cli import render
 from onelog.cli.top.feed import Feed
 from onelog.cli.top.screen import picture
 
-
 _SEQUENCE: Final = re.compile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|O.)?")
 
 
