@@ -30,7 +30,7 @@ from onelog.admin.passes import SUBJECT as PASSES
 from onelog.admin.passes import run_pass_command
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import HttpServer
-from onelog.assembly import open_broker, open_store
+from onelog.assembly import open_broker, open_store, security_settings
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
@@ -38,6 +38,7 @@ from onelog.base.faults import arm_from_environment
 from onelog.broker import (
     MAIN,
     AppendSpans,
+    AuditTrail,
     Broker,
     BrokerSettings,
     Durability,
@@ -45,15 +46,17 @@ from onelog.broker import (
     Retention,
     Spans,
     StreamConfig,
+    audit_reading,
     backup_commands,
     stream_commands,
     view_commands,
 )
+from onelog.broker.audited import AuditedCommands, take_kept
 from onelog.config import Config, Loaded
 from onelog.config.model import is_loopback
 from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
-from onelog.net import Listener, bind, words
+from onelog.net import Listener, bind
 from onelog.net.binding import listener_tls
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
@@ -62,10 +65,8 @@ from onelog.security import ban_commands, token_commands
 from onelog.security import commands as user_commands
 from onelog.security.access import commands as access_commands
 from onelog.security.api_tokens import ApiTokens
-from onelog.security.authenticator import Authenticator, SecuritySettings
-from onelog.security.bans import BanSettings
+from onelog.security.authenticator import Authenticator
 from onelog.security.quotas import commands as quota_commands
-from onelog.security.tokens import TokenSettings
 from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
 from onelog.serving.pipelines import pipeline_rows
 from onelog.storage.lock import lock_data_dir
@@ -145,6 +146,7 @@ class Server:
             ):
                 if broker is not None and not self._stop.is_set():
                     async with (
+                        self._audit(broker),
                         self._security(broker, desk) as (authenticator, tokens),
                         self._tracing(broker),
                         served(protocols, broker, authenticator, self.troubles),
@@ -188,6 +190,8 @@ class Server:
             tls = (
                 listener_tls(settings.tls, "listeners.admin.tls", self._clock) if has_tls else None
             )
+            if tls is not None:
+                tls.troubles = self.troubles
             server = HttpServer(
                 listener,
                 build_application(
@@ -265,31 +269,30 @@ class Server:
                 await broker.close()
 
     @contextlib.asynccontextmanager
+    async def _audit(self, broker: Broker) -> AsyncIterator[None]:
+        """The audit trail; it takes over what commands noted while no server ran."""
+        chosen = self._loaded.config.audit
+        trail = await AuditTrail.open(
+            broker,
+            self._clock,
+            age_ms=chosen.retention_age_ms,
+            size_bytes=chosen.retention_bytes,
+        )
+        self.metrics.register("audit", trail.samples)
+        try:
+            await take_kept(broker.store, trail)
+            yield
+        finally:
+            await trail.close()
+
+    @contextlib.asynccontextmanager
     async def _security(
         self, broker: Broker, desk: AdminDesk
     ) -> AsyncIterator[tuple[Authenticator, ApiTokens]]:
         """Who peers are, and the control socket, by which commands reach the running server."""
         assert self._store is not None
         chosen = self._loaded.config.security
-        settings = SecuritySettings(
-            anonymous=chosen.anonymous,
-            certificate_users_only=chosen.certificate_users_only,
-            tokens=TokenSettings(
-                jwks_file=chosen.tokens.jwks_file,
-                issuer=chosen.tokens.issuer,
-                audience=chosen.tokens.audience,
-                name_claim=chosen.tokens.name_claim,
-                claims=tuple(chosen.tokens.claims),
-            ),
-            bans=BanSettings(
-                failures=chosen.bans.failures,
-                window_s=chosen.bans.window_ms / 1000,
-                ban_s=chosen.bans.ban_ms / 1000,
-                delay_s=chosen.bans.delay_ms / 1000,
-                delay_max_s=chosen.bans.delay_max_ms / 1000,
-                exempt=words(chosen.bans.exempt),
-            ),
-        )
+        settings = security_settings(chosen)
         authenticator = await Authenticator.open(self._store, self._clock, settings, self.troubles)
         broker.access.know_users(authenticator)
         self.metrics.register("security", authenticator.samples)
@@ -317,9 +320,11 @@ class Server:
                     quota_commands.run_quota_command, broker.client_quotas
                 ),
                 ban_commands.SUBJECT: partial(ban_commands.run_ban_command, authenticator.bans),
+                audit_reading.SUBJECT: partial(audit_reading.run_audit_command, broker),
             }
         )
-        control = ControlServer(Path(self._loaded.config.data_dir), commands.run)
+        audited = AuditedCommands(commands, broker.audit)
+        control = ControlServer(Path(self._loaded.config.data_dir), audited.run)
         try:
             await tokens.open()
             self._check_somebody(authenticator, tokens)

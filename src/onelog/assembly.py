@@ -7,10 +7,13 @@ by the caller for as long as the broker lives.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from onelog.backup.repository import Progress
 from onelog.backup.restored import Restored, RestoreRequest
@@ -23,12 +26,17 @@ from onelog.broker import (
     BrokerSettings,
     NamedViews,
     Quotas,
+    audit_reading,
     backup_commands,
     stream_commands,
     view_commands,
 )
+from onelog.broker.audited import command_event, keep_event
+from onelog.config.model import Security
+from onelog.config.model import Tokens as TokenKeys
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
+from onelog.net.binding import words
 from onelog.observe.troubles import Troubles
 from onelog.restoring import restore
 from onelog.security import ban_commands, token_commands
@@ -36,10 +44,13 @@ from onelog.security import commands as user_commands
 from onelog.security.access import commands as access_commands
 from onelog.security.access.listing import AccessList
 from onelog.security.api_tokens import ApiTokens
+from onelog.security.authenticator import SecuritySettings
+from onelog.security.bans import BanSettings
 from onelog.security.hashing import HashThreads
 from onelog.security.quotas import commands as quota_commands
 from onelog.security.quotas.table import ClientQuotas
 from onelog.security.table import UserTable
+from onelog.security.tokens import TokenSettings
 from onelog.security.users import Users
 from onelog.storage.engine import Engine
 from onelog.storage.lazy import LazyEngine
@@ -79,24 +90,71 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
         store = await open_store(data_dir, clock)
         try:
             users = Users(store, threads, clock)
-            return await Commands(
+            commands = Commands(
                 {
                     user_commands.SUBJECT: partial(user_commands.run_command, users),
                     token_commands.SUBJECT: partial(_run_on_tokens, store, clock),
                     view_commands.SUBJECT: partial(_run_on_views, NamedViews(store, clock)),
                     stream_commands.SUBJECT: partial(_needs_server, data_dir),
                     backup_commands.SUBJECT: partial(_needs_server, data_dir),
+                    audit_reading.SUBJECT: partial(_needs_server, data_dir),
                     access_commands.SUBJECT: partial(_run_on_access, store, clock),
                     quota_commands.SUBJECT: partial(_run_on_quotas, store, clock),
                     ban_commands.SUBJECT: partial(_has_no_bans, data_dir),
                 }
-            ).run(command)
+            )
+            answer = await commands.run(command)
+            event = command_event(command, answer, "offline", os.geteuid())
+            if event is not None:
+                noted = msgspec.structs.replace(event, time_ms=clock.now_ms())
+                await keep_event(store, noted)
+            return answer
         finally:
             await threads.close()
             await store.close()
 
     with lock_data_dir(data_dir):
         return asyncio.run(run())
+
+
+def security_settings(chosen: Security) -> SecuritySettings:
+    """What the configuration says about logins."""
+    bans = chosen.bans
+    return SecuritySettings(
+        anonymous=chosen.anonymous,
+        certificate_users_only=chosen.certificate_users_only,
+        tokens=_token_settings(chosen.tokens),
+        bans=BanSettings(
+            failures=bans.failures,
+            window_s=bans.window_ms / 1000,
+            ban_s=bans.ban_ms / 1000,
+            delay_s=bans.delay_ms / 1000,
+            delay_max_s=bans.delay_max_ms / 1000,
+            exempt=words(bans.exempt),
+        ),
+    )
+
+
+def _token_settings(chosen: TokenKeys) -> TokenSettings:
+    """What the configuration says about signed tokens."""
+    return TokenSettings(
+        jwks_file=chosen.jwks_file,
+        jwks_url=chosen.jwks_url,
+        discovery=chosen.discovery,
+        issuer=chosen.issuer,
+        ca_file=chosen.ca_file,
+        refresh_ms=chosen.refresh_interval_ms,
+        audience=chosen.audience,
+        algorithms=chosen.algorithms,
+        leeway_ms=chosen.leeway_ms,
+        name_claim=chosen.name_claim,
+        claims=chosen.claims,
+        groups_claim=chosen.groups_claim,
+        roles_claim=chosen.roles_claim,
+        viewers=chosen.viewers,
+        operators=chosen.operators,
+        admins=chosen.admins,
+    )
 
 
 async def _run_on_tokens(store: MetadataStore, clock: Clock, command: bytes) -> bytes:
@@ -150,7 +208,7 @@ async def _needs_server(data_dir: Path, _command: bytes) -> bytes:
     return failed(
         Unavailable(
             f"no server runs on {str(data_dir)!r}: start it with `onelog serve`; streams are made"
-            " and changed, and backups are made, while it runs"
+            " and changed, backups are made, and the audit trail is read, while it runs"
         )
     )
 

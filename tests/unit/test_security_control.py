@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import stat
-from functools import partial
 
 import pytest
 
@@ -42,7 +41,7 @@ async def served(data_dir, handler):
         await server.close()
 
 
-async def echo(request: bytes) -> bytes:
+async def echo(request: bytes, uid: int = 0) -> bytes:
     return request.strip().upper()
 
 
@@ -73,7 +72,7 @@ async def test_only_the_owner_can_open_the_socket_and_it_goes_with_the_server(tm
 
 async def test_a_peer_of_another_user_is_not_heard(tmp_path, monkeypatch):
     async with served(tmp_path, echo):
-        monkeypatch.setattr(control, "_is_allowed", lambda _writer: False)
+        monkeypatch.setattr(control, "_user_of", lambda _writer: 2**31 - 2)
         with pytest.raises(Unavailable):
             await asyncio.to_thread(call, tmp_path, b"hello")
 
@@ -97,7 +96,7 @@ async def test_a_data_directory_with_a_long_name_works(tmp_path):
 async def test_a_message_without_an_end_is_bounded(tmp_path):
     """I8."""
     asked = []
-    async with served(tmp_path, asked.append):
+    async with served(tmp_path, lambda message, _uid: asked.append(message)):
         with connected(tmp_path) as sock:
             await asyncio.to_thread(flood, sock)
             with contextlib.suppress(ConnectionError):
@@ -122,7 +121,7 @@ async def test_connections_are_bounded(tmp_path, monkeypatch):
 async def test_closing_ends_a_command_that_runs(tmp_path):
     started = asyncio.Event()
 
-    async def forever(_request: bytes) -> bytes:
+    async def forever(_request: bytes, _uid: int) -> bytes:
         started.set()
         await asyncio.Event().wait()
         return b""
@@ -148,7 +147,7 @@ async def test_users_are_changed_through_the_socket(tmp_path):
     async def ask(command) -> Answer:
         return decode_answer(await asyncio.to_thread(call, tmp_path, encode_command(command)))
 
-    async with served(tmp_path, partial(run_command, users)):
+    async with served(tmp_path, lambda message, _uid: run_command(users, message)):
         await ask(AddUser(name="bob", password='pen"cil \\n é'))
         with pytest.raises(AlreadyExists, match="'bob' exists"):
             await ask(AddUser(name="bob", password="x"))

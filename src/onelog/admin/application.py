@@ -29,6 +29,7 @@ from onelog.admin.api.share import LoopShare
 from onelog.admin.api.table import event_streams, operations
 from onelog.admin.console import ConsoleFiles
 from onelog.admin.guard import names_loopback
+from onelog.admin.oidc import OidcLogin
 from onelog.admin.probes import Probes
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
@@ -47,6 +48,7 @@ def build_application(
     application = Starlette(
         routes=[
             *Probes(desk, metrics, gatekeeper).routes(),
+            *OidcLogin(desk, logins, clock).routes(),
             Route(OPENAPI_PATH, _document(openapi_document(onelog.__version__, table, events))),
             *ApiRouter(desk, gatekeeper).routes(table, events),
             *ConsoleFiles().routes(),

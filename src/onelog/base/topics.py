@@ -8,8 +8,13 @@ does for captures, because every topic needs a home.
 
 from __future__ import annotations
 
+from typing import Final
+
 from onelog.base.errors import InvalidName
 from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
+
+AUDIT_ROOT: Final = "$audit"
+"""The topics below it are the audit trail's. Only the broker writes there."""
 
 
 def _check_text(kind: str, text: str) -> None:
@@ -83,3 +88,8 @@ def overlap(one: str, other: str) -> bool:
         if a not in (b, "+") and b != "+":
             return False
     return True
+
+
+def is_audit(text: str) -> bool:
+    """Whether a topic is one of the audit trail, or a filter covers no others."""
+    return text.startswith(AUDIT_ROOT) and text[len(AUDIT_ROOT) :][:1] in ("", "/")

@@ -2,6 +2,8 @@
 
 from onelog.broker.answers import NOWHERE, Notice, Published
 from onelog.broker.append_spans import AppendSpans
+from onelog.broker.audit import AUDIT_FILTER, AUDIT_STREAM, AuditSink, AuditTrail, NoAudit
+from onelog.broker.audit_event import AuditEvent, decode_event, login_failed, outcome_of
 from onelog.broker.backups import BackupRun, Backups
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.checks import Home
@@ -153,6 +155,15 @@ __all__ = [
     "Authorizer",
     "AllowAll",
     "AppendSpans",
+    "AUDIT_FILTER",
+    "AUDIT_STREAM",
+    "AuditEvent",
+    "AuditSink",
+    "AuditTrail",
+    "NoAudit",
+    "decode_event",
+    "login_failed",
+    "outcome_of",
     "NotedPublisher",
     "Spans",
     "Quotas",

@@ -18,6 +18,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker.answers import Published, Several, Single
+from onelog.broker.audit import AuditSink, NoAudit
 from onelog.broker.backups import Backups
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import Authorizer, Principal, Quotas, Unlimited
@@ -125,6 +126,8 @@ class Broker:
         """The quotas of the store, which hold connections back."""
         self.authorizer: Authorizer
         """Who decides: the access list, unless the program that runs the broker does."""
+        self.audit: AuditSink = NoAudit()
+        """What notes administrative changes and failed logins; an `AuditTrail` in a server."""
         self.publisher: Publisher
         self.traces: Spans | None = None
         """Makes spans of deliveries; None: tracing is off. Set before a protocol opens."""

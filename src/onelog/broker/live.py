@@ -147,7 +147,7 @@ class Live:
         """Follow the partitions of new streams, and find which sources come before theirs."""
         for stream in streams:
             self._left_out.pop(stream.name, None)
-            if stream.is_internal and stream.record.id not in self._known:
+            if stream.is_hidden and stream.record.id not in self._known:
                 continue
             for partition in stream.partitions:
                 self._take_up(stream, partition)
@@ -166,7 +166,7 @@ class Live:
             return
         self._sources[key] = source
         self._by_stream.setdefault(stream.name, []).append(source)
-        if not stream.is_internal:
+        if not stream.is_hidden:
             source.feed = partial(self.feed, source)
             partition.follow(source.feed)
 

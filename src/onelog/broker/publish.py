@@ -175,6 +175,7 @@ class Publisher:
         stream, target, encoded = self._home(topic, None)
         if (
             target.refusal is not None
+            or stream.is_internal
             or not self._authorizer.allows(principal, Action.PUBLISH, topic)
             or self.owes(principal) is not None
         ):
@@ -212,6 +213,8 @@ class Publisher:
             home = self._home(message.topic, partition)
             if not self._authorizer.allows(principal, Action.PUBLISH, message.topic):
                 raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
+            if home[0].is_internal:
+                raise NotAuthorized(f"the stream {home[0].name} belongs to the broker")
             if home[1].refusal is not None:
                 raise again(home[1].refusal)
             size_bytes += check_shape(message, home)

@@ -26,6 +26,8 @@ def toml_value(key: Key, value: Any) -> str:
 
 def _inline_table(row: Any) -> str:
     """A row of a list as TOML; JSON strings and numbers are TOML too."""
+    if isinstance(row, str):
+        return json.dumps(row)
     fields = msgspec.to_builtins(row)
     return f"{{{', '.join(f'{name} = {json.dumps(value)}' for name, value in fields.items())}}}"
 

@@ -25,6 +25,7 @@ from onelog.cli.access import build_access
 from onelog.cli.api.building import add_api_commands
 from onelog.cli.api.showing import WATCH_S, AsJson
 from onelog.cli.api.table import NOUNS
+from onelog.cli.audit import add_audit
 from onelog.cli.backup import add_backup
 from onelog.cli.completion import add_completion
 from onelog.cli.doctor import add_doctor
@@ -150,6 +151,7 @@ def build(
     app.command(build_bans(run_offline))
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
+    add_audit(app, run_offline)
     add_backup(app, run_offline, restore)
     app.command(build_pipelines())
     app.command(build_spark())

@@ -6,16 +6,15 @@ want to know beside it goes to standard error.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final, Literal
 
 from cyclopts import App, Parameter
 from msgspec import to_builtins
 from rich.text import Text
 
-from onelog.base.errors import InvalidRequest
 from onelog.cli import render
 from onelog.cli.api.showing import WHOLE, Json, ListShown, Rows, show_list
+from onelog.cli.durations import duration_ms
 from onelog.cli.reaching import RunOffline, reach
 from onelog.cli.tables import columns, moment
 from onelog.cli.users import DEFAULT_DATA, DataOptions
@@ -29,9 +28,6 @@ from onelog.security.token_commands import (
     decode_token_answer,
     encode_token_command,
 )
-
-_UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LIFETIME: Final = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 
 _COLUMNS: Final = columns("id role until owner:name label created_ms")
 
@@ -65,7 +61,9 @@ def build_tokens(run_offline: RunOffline | None) -> App:
         options: DataOptions = DEFAULT_DATA,
     ) -> None:
         """Create a token and print it, this once: onelog token create grafana --role viewer."""
-        command = CreateToken(label=label, role=AdminRole(role), lifetime_ms=_lifetime_ms(expires))
+        command = CreateToken(
+            label=label, role=AdminRole(role), lifetime_ms=duration_ms("--expires", expires)
+        )
         made, where = perform(options, command)
         (info,) = made.tokens
         note = f"token {info.id}, role {info.role}, until {moment(info.expires_ms)}, {where}"
@@ -90,13 +88,6 @@ def build_tokens(run_offline: RunOffline | None) -> App:
         show_list(fetch, _COLUMNS, shown, none, _words)
 
     return app
-
-
-def _lifetime_ms(text: str) -> int:
-    found = _LIFETIME.fullmatch(text)
-    if found is None:
-        raise InvalidRequest(f"--expires {text!r}: write a number and m, h or d, such as 90d")
-    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def _words(row: Json) -> Json:

@@ -24,6 +24,8 @@ from onelog.config.section import Section
 Engine = Literal["segment", "memory", "kv"]
 Durability = Literal["memory", "os", "fsync"]
 
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
+
 _DAY_MS = 24 * 3600 * 1000
 _MIB = 1024 * 1024
 
@@ -40,11 +42,40 @@ class Node(Section, frozen=True, kw_only=True):
 class Tokens(Section, frozen=True, kw_only=True):
     """Logins with signed tokens (JWT), as in SASL OAUTHBEARER."""
 
-    jwks_file: Annotated[
-        str, Meta(description="File with the issuer's public keys (JWKS); empty: no tokens.")
+    discovery: Annotated[
+        str,
+        Meta(
+            description="URL or file of an OpenID Connect discovery document, which names the"
+            " issuer and the URL of its keys."
+        ),
     ] = ""
-    issuer: Annotated[str, Meta(description="Issuer that a token must name; empty: any.")] = ""
+    jwks_file: Annotated[
+        str, Meta(description="Instead: file with the issuer's public keys (JWKS).")
+    ] = ""
+    jwks_url: Annotated[
+        str, Meta(description="Instead: URL of the issuer's public keys (JWKS).")
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file: the authorities that sign the certificate of these URLs; empty:"
+            " those of the system."
+        ),
+    ] = ""
+    refresh_interval_ms: Annotated[
+        int, Meta(ge=1000, le=7 * _DAY_MS, description="How often keys are asked for at a URL.")
+    ] = 3_600_000
+    issuer: Annotated[
+        str,
+        Meta(description="Issuer that a token must name; empty: that of the discovery, or any."),
+    ] = ""
     audience: Annotated[str, Meta(description="Audience that a token must name; empty: any.")] = ""
+    algorithms: Annotated[
+        tuple[Algorithm, ...], Meta(min_length=1, description="Signatures that count.")
+    ] = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
+    leeway_ms: Annotated[
+        int, Meta(ge=0, le=300_000, description="How far the issuer's clock may be off.")
+    ] = 10_000
     name_claim: Annotated[
         str, Meta(min_length=1, description="Claim that holds the user's name.")
     ] = "sub"
@@ -52,6 +83,43 @@ class Tokens(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="Claims that access rules may name, as `claim:NAME=VALUE`."),
     ] = ()
+    groups_claim: Annotated[
+        str,
+        Meta(
+            description="Claim whose values are groups for access rules, such as groups or"
+            " realm_access.roles; empty: none."
+        ),
+    ] = ""
+    roles_claim: Annotated[
+        str,
+        Meta(description="Claim whose values give roles of the admin API; empty: none does."),
+    ] = ""
+    viewers: Annotated[
+        tuple[str, ...], Meta(description="Values of `roles_claim` that make a viewer.")
+    ] = ()
+    operators: Annotated[
+        tuple[str, ...], Meta(description="Values of `roles_claim` that make an operator.")
+    ] = ()
+    admins: Annotated[
+        tuple[str, ...], Meta(description="Values of `roles_claim` that make an admin.")
+    ] = ()
+    client_id: Annotated[
+        str,
+        Meta(
+            description="Id of the web console at the issuer; set it to let people log in there"
+            " (authorization code with PKCE); needs `discovery`."
+        ),
+    ] = ""
+    client_secret_file: Annotated[
+        str, Meta(description="File with the secret of `client_id`; empty: a public client.")
+    ] = ""
+    console_url: Annotated[
+        str,
+        Meta(
+            description="URL of the admin listener as browsers see it; `/oidc/callback` below it is"
+            " the redirect URI to register."
+        ),
+    ] = ""
 
 
 class LoginBans(Section, frozen=True, kw_only=True):
@@ -220,6 +288,21 @@ class Log(Section, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class Audit(Section, frozen=True, kw_only=True):
+    """The audit trail `~audit`: administrative changes and failed logins."""
+
+    retention_age_ms: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            description='Retention removes records older than this; -1 or "unlimited": never.',
+        ),
+    ] = 90 * _DAY_MS
+    retention_bytes: Annotated[
+        int, Meta(ge=-1, description='Bytes that the trail keeps; -1 or "unlimited": no bound.')
+    ] = 1000**3
+
+
 class Tracing(Section, frozen=True, kw_only=True):
     """Spans for OpenTelemetry, of messages that carry a trace (`traceparent`)."""
 
@@ -302,6 +385,7 @@ class Config(Section, frozen=True, kw_only=True):
     internal: Internal = Internal()
     limits: Limits = Limits()
     log: Log = Log()
+    audit: Audit = Audit()
     tracing: Tracing = Tracing()
 
 
@@ -340,6 +424,19 @@ def _ban_problems(bans: LoginBans) -> Iterator[Problem]:
             yield Problem(path, f"{path}: {error}; write networks such as 10.0.0.0/8")
 
 
+def _token_problems(tokens: Tokens) -> Iterator[Problem]:
+    sources = [key for key in ("discovery", "jwks_file", "jwks_url") if getattr(tokens, key)]
+    if len(sources) > 1:
+        path = f"security.tokens.{sources[1]}"
+        yield Problem(path, f"{path} and {sources[0]} are both set: keys have one source")
+    if tokens.client_id and not (tokens.discovery and tokens.console_url):
+        path = "security.tokens.client_id"
+        yield Problem(path, f"{path} needs security.tokens.discovery and console_url, too")
+    if tokens.console_url and not tokens.console_url.startswith(("http://", "https://")):
+        path = "security.tokens.console_url"
+        yield Problem(path, f"{path} = {tokens.console_url!r} has to begin with https://")
+
+
 def whole_problems(config: Config) -> Iterator[Problem]:
     """Errors that concern several keys together."""
     listeners = config.listeners
@@ -353,6 +450,7 @@ def whole_problems(config: Config) -> Iterator[Problem]:
         )
     yield from _admin_problems(listeners.admin)
     yield from _ban_problems(config.security.bans)
+    yield from _token_problems(config.security.tokens)
     endpoint = config.tracing.endpoint
     if endpoint and not endpoint.startswith(("http://", "https://")):
         yield Problem(

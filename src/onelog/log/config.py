@@ -26,7 +26,8 @@ from onelog.record import compression
 from onelog.storage.engine import LogSettings
 
 INTERNAL_PREFIX: Final = "~"
-"""Streams of the broker itself have this prefix: no capture reaches them, no client writes to them.
+"""Streams of the broker itself have this prefix: no client writes to them. Clients read those
+that have captures, which is the audit trail.
 """
 
 LONG_MAX: Final = 2**63 - 1
@@ -153,6 +154,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.name.startswith(INTERNAL_PREFIX)
 
     @property
+    def hidden(self) -> bool:
+        """Whether no topic lives in the stream: it holds state of the broker, not messages."""
+        return self.internal and not self.captures
+
+    @property
     def single_topic(self) -> str | None:
         """The one topic that it can hold, when it captures exactly one topic."""
         if len(self.captures) == 1 and is_exact(self.captures[0]):
@@ -184,7 +190,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         return LogSettings(
             segment_bytes=self.segment_bytes,
             segment_age_ms=self.roll_age_ms,
-            topic_index=self.single_topic is None and not self.internal,
+            topic_index=self.single_topic is None and not self.hidden,
             ring_bytes=self.ring_bytes,
         )
 

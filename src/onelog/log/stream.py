@@ -86,12 +86,14 @@ def changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRe
 class Stream:
     """A stream that is open on this node."""
 
-    __slots__ = ("is_internal", "local", "partitions", "record")
+    __slots__ = ("is_hidden", "is_internal", "local", "partitions", "record")
 
     def __init__(self, record: StreamRecord, partitions: list[Partition]) -> None:
         self.record = record
         self.is_internal = record.config.internal
         """Whether it belongs to the broker itself: its name says so, and never changes."""
+        self.is_hidden = record.config.hidden
+        """Whether it is internal and no topic lives there; that never changes, either."""
         self.local = partitions
         """The partitions that lie on this node: all of them."""
         self.partitions: Sequence[PartitionHandle] = partitions

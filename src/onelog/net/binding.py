@@ -131,6 +131,8 @@ class ProtocolListeners:
                 write_timeout_s=self._write_timeout_s,
             )
             served.troubles = troubles
+            if bound.tls is not None:
+                bound.tls.troubles = troubles
             self._served.append(served)
 
     def addresses(self, scheme: str) -> list[tuple[Listener, str]]:

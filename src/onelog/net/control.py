@@ -30,7 +30,8 @@ CONNECTIONS_MAX: Final = 16
 TIMEOUT_S: Final = 30.0
 """How long one exchange may take."""
 
-Handler = Callable[[bytes], Awaitable[bytes]]
+Handler = Callable[[bytes, int], Awaitable[bytes]]
+"""Takes a message and the system user who sent it."""
 
 
 class ControlServer:
@@ -79,10 +80,11 @@ class ControlServer:
         assert task is not None
         self._talks.add(task)
         try:
-            if len(self._talks) <= CONNECTIONS_MAX and _is_allowed(writer):
+            user = _user_of(writer)
+            if len(self._talks) <= CONNECTIONS_MAX and user in (0, os.geteuid()):
                 async with asyncio.timeout(TIMEOUT_S):
                     request = await reader.readuntil(b"\n")
-                    writer.write(await self._handler(request) + b"\n")
+                    writer.write(await self._handler(request, user) + b"\n")
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the caller went away, or sent no command
@@ -155,9 +157,9 @@ def _short(data_dir: Path) -> Iterator[str]:
         os.close(handle)
 
 
-def _is_allowed(writer: asyncio.StreamWriter) -> bool:
+def _user_of(writer: asyncio.StreamWriter) -> int:
     sock = writer.get_extra_info("socket")
     size = struct.calcsize("3i")
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     _, user, _ = struct.unpack("3i", credentials)
-    return user in (0, os.geteuid())
+    return int(user)

@@ -1,7 +1,8 @@
 """TLS of a listener: the context made from files, and made anew when the files change.
 
 Rules: TLS 1.2 at least. An error names the configuration key, the file and the problem. A renewed
-certificate takes effect without a restart; while the new files cannot be used, the old ones stay.
+certificate takes effect without a restart; while the new files cannot be used, the old ones
+stay, and a trouble stands.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import ConfigError
-from onelog.observe import get_logger
+from onelog.observe import Troubles, get_logger
 
 _log = get_logger("net")
 
 CHECK_INTERVAL_S: Final = 10.0
 """Shortest time between two checks of the files; a check happens only at a connect."""
+
+TLS_TROUBLE: Final = "tls-files"
+"""Standing: the changed files of a listener cannot be used."""
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
@@ -81,6 +85,8 @@ class Tls:
         self._look_at = clock.monotonic() + CHECK_INTERVAL_S
         self.reloads = 0
         """How often changed files were taken."""
+        self.troubles: Troubles | None = None
+        """The register that hears of changed files which cannot be used."""
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -99,7 +105,12 @@ class Tls:
             self._context = server_context(self._settings, self._name)
         except ConfigError as error:
             _log.error("changed TLS files cannot be used, the old ones stay", error=str(error))
+            if self.troubles is not None:
+                problem = f"changed TLS files cannot be used, the old ones stay: {error}"
+                self.troubles.stand(TLS_TROUBLE, self._name, problem, blocks=False)
             return
+        if self.troubles is not None:
+            self.troubles.clear(TLS_TROUBLE, self._name)
         self.reloads += 1
         _log.info("changed TLS files are in use", listener=self._name)
 

@@ -7,6 +7,7 @@ Rules (ADR 9; docs/reference/amqp.md has the table):
   escaped into one level, so two different addresses never share a topic (I7), and a subscriber to
   `#` does not see them (a wildcard does not match `$…` at the first level). Clients of every
   protocol may write to them; any other topic that begins with `$` belongs to the broker.
+- The audit trail lies at `$audit/…`; its exchange is `amq.onelog.audit`, which takes no message.
 - In the log, the address for an answer is a topic. In AMQP it is the key of a publish to the
   default exchange, which is what every RPC client and worker uses: the queue's name for
   `$q/<queue>`, and `amq.topic/<topic>` for any other topic. No client can declare a queue of such a
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 from onelog.base.errors import InvalidRequest, NotAuthorized
 from onelog.base.limits import TOPIC_BYTES_MAX
 from onelog.base.names import from_routing_key, to_routing_key
-from onelog.base.topics import check_topic
+from onelog.base.topics import AUDIT_ROOT, check_topic, is_audit
 
 
 class Address(NamedTuple):
@@ -36,6 +37,9 @@ class Address(NamedTuple):
 
 
 ROOT_EXCHANGE: Final = "amq.topic"
+AUDIT_EXCHANGE: Final = "amq.onelog.audit"
+"""Queues that are bound to it, in the virtual host `/`, get the audit trail."""
+AUDIT_STREAM: Final = "~audit"
 DEFAULT_VHOST: Final = "/"
 RESERVED: Final = "amq."
 """How names begin that only the broker gives."""
@@ -79,6 +83,8 @@ def queue_cursor(vhost: str, queue: str) -> str:
 
 def exchange_root(vhost: str, exchange: str) -> str:
     """The topic under which an exchange's messages lie; empty: the root of the topic space."""
+    if (vhost, exchange) == (DEFAULT_VHOST, AUDIT_EXCHANGE):
+        return AUDIT_ROOT
     if exchange != ROOT_EXCHANGE:
         return f"{_space('x', vhost)}/{level(exchange)}"
     return "" if vhost == DEFAULT_VHOST else _space("t", vhost)
@@ -104,6 +110,9 @@ def address_of(topic: str) -> Address:
     """The virtual host, exchange and routing key of a topic, whichever protocol wrote it."""
     if not topic.startswith("$"):
         return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_routing_key(topic))
+    if is_audit(topic):
+        key = topic.removeprefix(AUDIT_ROOT).removeprefix("/")
+        return Address(DEFAULT_VHOST, AUDIT_EXCHANGE, to_routing_key(key))
     space, _, rest = topic.partition("/")
     kind, marked, name = space.partition("@")
     vhost = _unlevel(name) if marked else DEFAULT_VHOST
@@ -169,6 +178,8 @@ def capture_of(vhost: str, exchange: str) -> tuple[str, str] | None:
     root = exchange_root(vhost, exchange)
     if not root or exchange == ROOT_EXCHANGE:
         return None
+    if root == AUDIT_ROOT:
+        return AUDIT_STREAM, f"{root}/#"
     suffix = "" if vhost == DEFAULT_VHOST else f".{_stream_part(vhost)}"
     name = f"amqp.x{suffix}.{_stream_part(exchange)}"
     if len(name) > _STREAM_NAME_MAX:

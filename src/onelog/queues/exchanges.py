@@ -51,6 +51,7 @@ BUILT_IN: Final = (
     ExchangeRecord(name="amq.headers", type="headers", durable=True),
     ExchangeRecord(name="amq.match", type="headers", durable=True),
     ExchangeRecord(name="amq.rabbitmq.trace", type="topic", durable=True, internal=True),
+    ExchangeRecord(name="amq.onelog.audit", type="topic", durable=True, internal=True),
 )
 """Exchanges that every virtual host has."""
 

@@ -31,6 +31,7 @@ from onelog.kernel import (
     topic_runs,
 )
 from onelog.queues.addresses import (
+    AUDIT_STREAM,
     QUEUES_STREAM,
     ROOT_EXCHANGE,
     STREAM_PREFIX,
@@ -120,7 +121,8 @@ class Follower:
             return True
         if not self._has_queues:
             return False
-        return self._root_matters or source.stream.name.startswith(STREAM_PREFIX)
+        name = source.stream.name
+        return self._root_matters or name == AUDIT_STREAM or name.startswith(STREAM_PREFIX)
 
     def _waits_for_replies(self) -> bool:
         return any(vhost.replies for vhost in self._hub.vhosts.all())

@@ -21,6 +21,7 @@ from onelog.base.errors import AlreadyExists, Conflict
 from onelog.base.limits import BATCH_BYTES_MAX
 from onelog.broker import Durability, PartitionHandle, Retention, StreamConfig
 from onelog.queues.addresses import (
+    AUDIT_STREAM,
     QUEUES_STREAM,
     address_of,
     capture_of,
@@ -63,7 +64,7 @@ class Streams:
                 await self._capture_queues()
             else:
                 chosen = capture_of(self._vhost, exchange)
-                if chosen is not None:
+                if chosen is not None and chosen[0] != AUDIT_STREAM:  # the server makes that one
                     await self._create_own(*chosen)
             self._ready.add(exchange)
 

@@ -23,6 +23,7 @@ from onelog.observe import Sample, Troubles
 from onelog.security.bans import Bans, BanSettings
 from onelog.security.hashing import HashThreads
 from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
+from onelog.security.issuer import Discovered
 from onelog.security.passwords import Passwords, PasswordSettings
 from onelog.security.roles import AdminRole
 from onelog.security.scram import MECHANISMS, Account, Mechanism, ScramExchange
@@ -61,7 +62,7 @@ class Authenticator:
         self._threads = HashThreads()
         self._table = UserTable(store, self._troubles)
         self._table.on_change = self._changed
-        self._tokens = Tokens(settings.tokens, clock)
+        self._tokens = Tokens(settings.tokens, clock, self._troubles)
         self._clock = clock
         self._passwords = Passwords(self._table, self._threads, clock, settings.passwords)
         self.users = Users(store, self._threads, clock, self._table.rows)
@@ -85,6 +86,7 @@ class Authenticator:
         try:
             made._salt_seed = await _load_salt_seed(store)
             await made._table.open()
+            await made._tokens.open()
         except BaseException:
             await made.close()
             raise
@@ -92,6 +94,7 @@ class Authenticator:
 
     async def close(self) -> None:
         """End the watch and the threads; the store stays open. Idempotent."""
+        await self._tokens.close()
         await self._table.close()
         await self._threads.close()
 
@@ -133,9 +136,40 @@ class Authenticator:
         """Whether logins by `token` are possible."""
         return self._tokens.enabled
 
-    def token(self, token: str) -> Identity:
-        """The owner of a signed token. Raises NotAuthenticated, also for a disabled user."""
-        identity = self._tokens.identify(token)
+    async def token(self, token: str) -> Identity:
+        """The owner of a signed token. Raises NotAuthenticated, also for a disabled user.
+
+        The issuer is asked for a key that is not known yet, if it was not asked lately.
+        """
+        await self.renew_keys_for(token)
+        return self.token_now(token)
+
+    async def renew_keys_for(self, token: str) -> None:
+        """Ask the issuer for the key of a token, if it is not known and may be new."""
+        await self._tokens.renew_keys_for(token)
+
+    def token_now(self, token: str) -> Identity:
+        """As `token`, with the keys that are known."""
+        return self._enabled(self._tokens.identify(token))
+
+    def id_token(self, token: str, client_id: str) -> tuple[Identity, dict[str, Any]]:
+        """The owner of an id token that was made for a client, and its claims.
+
+        Raises NotAuthenticated.
+        """
+        claims = self._tokens.verified(token, client_id)
+        return self._enabled(self._tokens.identity_of(claims)), claims
+
+    @property
+    def issuer_document(self) -> Discovered | None:
+        """What the identity provider says of itself, once it is known."""
+        return self._tokens.issuer.document
+
+    async def ask_issuer(self, work: Callable[[], bytes]) -> bytes:
+        """Run blocking work with the identity provider in its thread. Raises FetchError."""
+        return await self._tokens.issuer.in_thread(work)
+
+    def _enabled(self, identity: Identity) -> Identity:
         known = self._table.get(identity.name)
         if known is not None and known.user.disabled:
             raise NotAuthenticated(f"the user {identity.name!r} is disabled")

@@ -13,6 +13,7 @@ import msgspec
 
 from onelog.base.errors import InvalidName
 from onelog.security.principals import Principal
+from onelog.security.roles import AdminRole
 
 NAME_BYTES_MAX: Final = 256
 """UTF-8 bytes of a user's name."""
@@ -35,7 +36,10 @@ class Identity(msgspec.Struct, frozen=True):
     expires_ms: int = 0
     """When the token of this login expires, on the wall clock; 0: never."""
     claims: tuple[str, ...] = ()
-    """What the token says of its owner, as `name=value`, where `security.tokens.claims` asks."""
+    """What the token says of its owner, as `name=value`, where `security.tokens.claims` asks; and
+    the groups that it names, as `~group=name`."""
+    role: AdminRole = AdminRole.NONE
+    """What the token's claims allow over the admin API."""
 
     def principal(self, protocol: str, client_id: str = "") -> Principal:
         """Who asks, when this peer does."""

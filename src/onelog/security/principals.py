@@ -7,8 +7,12 @@ So a client id is part of a principal only where an answer depends on client ids
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
+
+TOKEN_GROUP: Final = "~group="  # noqa: S105 - a mark, no secret
+"""Stands before a group that a token names, among the claims of a principal."""
 
 
 class Principal(msgspec.Struct, frozen=True, cache_hash=True):
@@ -21,7 +25,7 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     certificate: bool = False
     """Whether a TLS client certificate proved the name."""
     claims: tuple[str, ...] = ()
-    """Claims of the token that proved the name, as `name=value`."""
+    """Claims of the token that proved the name, as `name=value`, and groups (`TOKEN_GROUP`)."""
 
 
 LOCAL = Principal("local")

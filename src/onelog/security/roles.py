@@ -25,6 +25,11 @@ class AdminRole(StrEnum):
 _RANK = {role: rank for rank, role in enumerate(AdminRole)}
 
 
+def greater(first: AdminRole, second: AdminRole) -> AdminRole:
+    """The one of two roles that may do more."""
+    return first if first.covers(second) else second
+
+
 def lesser(first: AdminRole, second: AdminRole) -> AdminRole:
     """The one of two roles that may do less."""
     return second if first.covers(second) else first

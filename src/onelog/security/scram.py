@@ -98,7 +98,16 @@ def derived_credential(
 class ScramExchange:
     """One login: two client messages in, two server messages out."""
 
-    __slots__ = ("_account", "_find", "_secret", "_server", "_steps", "identity", "mechanism")
+    __slots__ = (
+        "_account",
+        "_find",
+        "_secret",
+        "_server",
+        "_steps",
+        "identity",
+        "mechanism",
+        "user",
+    )
 
     def __init__(
         self, mechanism: Mechanism, find: Find, secret: bytes, server_nonce: str | None = None
@@ -106,6 +115,8 @@ class ScramExchange:
         self.mechanism = mechanism
         self.identity: Identity | None = None
         """The name of the peer, after the second step succeeded."""
+        self.user = ""
+        """The name that the peer gave."""
         self._find = find
         self._secret = secret
         self._account: Account | None = None
@@ -150,6 +161,7 @@ class ScramExchange:
         return str(server.get_server_final())
 
     def _credential(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self.user = name
         self._account = self._find(name, self.mechanism)
         found = self._account.credential if self._account else self._made_up(name)
         return found.salt, found.stored_key, found.server_key, found.iterations

@@ -15,6 +15,7 @@ import msgspec
 
 from onelog.base.errors import NotAuthorized
 from onelog.broker import LOCAL, Principal
+from onelog.security.identity import Identity
 from onelog.security.roles import AdminRole
 
 PREFIX: Final = "/api/v1"
@@ -52,11 +53,16 @@ class Caller:
     proof: Literal["anonymous", "session", "token"]
     expires_ms: int | None = None
     """When the session or token ends; None: it does not."""
+    identity: Identity | None = None
+    """Who it is to the access list: for logins whose token has claims and groups."""
 
     @property
     def principal(self) -> Principal:
         """As the door knows it. Access rules do not bind those who may change them."""
-        return LOCAL if self.role is AdminRole.ADMIN else Principal(self.name, PROTOCOL)
+        if self.role is AdminRole.ADMIN:
+            return LOCAL
+        known = self.identity
+        return Principal(self.name, PROTOCOL) if known is None else known.principal(PROTOCOL)
 
     def need(self, role: AdminRole, to: str) -> None:
         """Raise NotAuthorized without this role."""
@@ -102,6 +108,13 @@ class ApiOperation(Generic[Q, B, A]):
     answer: type[A]
     status: int = 200
     handler: Callable[[ApiCall[Q, B]], Awaitable[A]]
+    audited: bool | None = None
+    """Whether the audit trail notes it; None: if it is no GET."""
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether each request leaves a record in the audit trail."""
+        return self.method != "GET" if self.audited is None else self.audited
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from onelog.admin.api.auditing import note_failed_login, peer_host
 from onelog.admin.api.declaring import Caller
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.logins import COOKIE, CSRF_HEADER, LoginSessions, is_same
@@ -23,7 +24,7 @@ from onelog.broker import LOCAL
 from onelog.security.api_tokens import MARK
 from onelog.security.bans import AddressBanned
 from onelog.security.identity import ANONYMOUS_NAME
-from onelog.security.roles import AdminRole, lesser
+from onelog.security.roles import AdminRole, greater, lesser
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OUTSIDER: Final = Caller(ANONYMOUS_NAME, AdminRole.NONE, "anonymous")
@@ -43,11 +44,18 @@ class Gatekeeper:
         self.logins = logins
         self._is_loopback = listener_is_loopback
 
+    async def renew_keys(self, request: Request) -> None:
+        """Before `identify`: the issuer of the request's token may have new keys."""
+        text = _bearer(request.headers.get("authorization", ""))
+        if text and not text.startswith(MARK) and self._desk.is_open:
+            await self._desk.opened.authenticator.renew_keys_for(text)
+
     async def admit(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
         """`identify`, where a wrong token counts against the address, and is answered late.
 
         Raises QuotaExceeded for an address with too many of them.
         """
+        await self.renew_keys(request)
         host = peer_host(request)
         if "authorization" not in request.headers or not self._desk.is_open or not host:
             return self.identify(request, needed)
@@ -63,8 +71,17 @@ class Gatekeeper:
     def identify(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
         """The caller, and the cookie of its session if it showed one.
 
-        Raises NotAuthenticated, NotAuthorized.
+        Raises NotAuthenticated, NotAuthorized. A login that fails is noted in the audit trail, and
+        so is a change that nobody knows the author of.
         """
+        try:
+            return self._identify(request, needed)
+        except (NotAuthenticated, NotAuthorized) as error:
+            if "authorization" in request.headers or request.method not in _SAFE:
+                note_failed_login(self._desk, peer_host(request), "", error)
+            raise
+
+    def _identify(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
         if request.method not in _SAFE:
             _refuse_other_sites(request)
         header = request.headers.get("authorization")
@@ -82,17 +99,17 @@ class Gatekeeper:
         return self._anonymous(request), ""
 
     def _by_token(self, header: str) -> Caller:
-        scheme, _, text = header.partition(" ")
-        if scheme.lower() != "bearer":
+        text = _bearer(header)
+        if text is None:
             raise NotAuthenticated(f"only bearer tokens are taken here; {_LOG_IN}")
-        opened, text = self._desk.opened, text.strip()
+        opened = self._desk.opened
         if text.startswith(PASS_MARK):
             return Caller(LOCAL.name, AdminRole.ADMIN, "token", self._desk.passes.check(text))
         authenticator = opened.authenticator
         if not text.startswith(MARK) and authenticator.takes_tokens:
-            identity = authenticator.token(text)
-            role = authenticator.role_of(identity.name)
-            return Caller(identity.name, role, "token", identity.expires_ms or None)
+            identity = authenticator.token_now(text)
+            role = greater(authenticator.role_of(identity.name), identity.role)
+            return Caller(identity.name, role, "token", identity.expires_ms or None, identity)
         token = opened.tokens.check(text)
         role = token.role
         if token.owner:
@@ -118,7 +135,8 @@ class Gatekeeper:
                 f"a change by a session needs the header {CSRF_HEADER} with the value `csrf` of"
                 " POST /api/v1/login or GET /api/v1/session"
             )
-        return Caller(name, authenticator.role_of(name), "session", session.expires_ms)
+        role = greater(authenticator.role_of(name), session.identity.role)
+        return Caller(name, role, "session", session.expires_ms, session.identity)
 
     def _anonymous(self, request: Request) -> Caller:
         peer = request.client.host if request.client is not None else None
@@ -137,9 +155,10 @@ class Gatekeeper:
         return Caller(ANONYMOUS_NAME, AdminRole.ADMIN if is_open else AdminRole.VIEWER, "anonymous")
 
 
-def peer_host(request: Request) -> str:
-    """The address that a request came from."""
-    return request.client.host if request.client is not None else ""
+def _bearer(header: str) -> str | None:
+    """The token of an Authorization header; None: it has none."""
+    scheme, _, text = header.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else None
 
 
 def _refuse_other_sites(request: Request) -> None:

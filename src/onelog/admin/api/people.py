@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from onelog.admin.api.auditing import note_failed_login
 from onelog.admin.api.declaring import (
     ADMIN,
     NOTHING,
@@ -108,11 +109,13 @@ class PeopleOperations:
             ApiOperation(
                 method="POST", path="/login", role=AdminRole.NONE, tag=TAG,
                 summary="Log in by user and password; the answer sets a cookie.", body=LoginAsked,
+                audited=False,
                 answer=SessionInfo, handler=self.log_in,
             ),
             ApiOperation(
                 method="POST", path="/logout", role=AdminRole.NONE, tag=TAG,
                 summary="End the session of the cookie.", answer=NOTHING, status=204,
+                audited=False,
                 handler=self.log_out,
             ),
             ApiOperation(
@@ -162,7 +165,14 @@ class PeopleOperations:
     # -- sessions
 
     async def log_in(self, call: ApiCall[NoQuery, LoginAsked]) -> SessionInfo:
-        """Begin a session."""
+        """Begin a session; a login that fails is noted in the audit trail."""
+        try:
+            return await self._log_in(call)
+        except (NotAuthenticated, NotAuthorized) as error:
+            note_failed_login(self._desk, call.peer_host, call.body.user, error)
+            raise
+
+    async def _log_in(self, call: ApiCall[NoQuery, LoginAsked]) -> SessionInfo:
         authenticator = self._desk.opened.authenticator
         user, password = call.body.user, call.body.password.encode("utf-8", "surrogatepass")
 

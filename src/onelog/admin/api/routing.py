@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from onelog.admin.api.auditing import RequestNote, noted, peer_host
 from onelog.admin.api.declaring import (
     NOTHING,
     PREFIX,
@@ -27,7 +28,7 @@ from onelog.admin.api.declaring import (
 )
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
-from onelog.admin.api.gatekeeper import Gatekeeper, peer_host
+from onelog.admin.api.gatekeeper import Gatekeeper
 from onelog.base.errors import InvalidRequest, MessageTooLarge, NotFound
 
 BODY_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -60,26 +61,39 @@ class ApiRouter:
         async def respond(request: Request) -> Response:
             row = methods["GET" if request.method == "HEAD" else request.method]
             caller, credentials = await self._gatekeeper.admit(request, row.role)
-            caller.need(row.role, f"{request.method} {request.url.path}")
             if isinstance(row, EventStream):
+                caller.need(row.role, f"{request.method} {request.url.path}")
                 return await self._stream(request, row, caller)
-            call: ApiCall[Any, Any] = ApiCall(
-                _names(request),
-                _query(request, row.query),
-                await _body(request, row.body),
-                caller,
-                peer_host(request),
-                request.url.scheme == "https",
-                credentials=credentials,
-            )
-            result = await row.handler(call)
-            response = (
-                answer(result, row.status) if row.status != 204 else Response(status_code=204)
-            )
-            response.headers.update(call.headers)
-            return response
+            with noted(self._desk, row, request, caller) as note:
+                return await self._call(request, row, caller, credentials, note)
 
         return Route(f"{PREFIX}{path}", respond, methods=list(methods))
+
+    async def _call(
+        self,
+        request: Request,
+        row: AnyOperation,
+        caller: Caller,
+        credentials: str,
+        note: RequestNote,
+    ) -> Response:
+        caller.need(row.role, f"{request.method} {request.url.path}")
+        note.names = _names(request)
+        note.query = _query(request, row.query)
+        note.body = await _body(request, row.body)
+        call: ApiCall[Any, Any] = ApiCall(
+            note.names,
+            note.query,
+            note.body,
+            caller,
+            peer_host(request),
+            request.url.scheme == "https",
+            credentials=credentials,
+        )
+        result = await row.handler(call)
+        response = answer(result, row.status) if row.status != 204 else Response(status_code=204)
+        response.headers.update(call.headers)
+        return response
 
     async def _stream(self, request: Request, row: AnyEvents, caller: Caller) -> Response:
         call: ApiCall[Any, None] = ApiCall(

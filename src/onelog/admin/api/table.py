@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onelog.admin.api.access import AccessOperations
+from onelog.admin.api.audit import AuditOperations
 from onelog.admin.api.backups import BackupOperations
 from onelog.admin.api.connections import ConnectionOperations
 from onelog.admin.api.cursors import CursorOperations
@@ -42,6 +43,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *AccessOperations(desk).table(),
         *QuotaOperations(desk).table(),
         *SettingOperations(desk).table(),
+        *AuditOperations(desk).table(),
         *BackupOperations(desk).table(),
     ]
 

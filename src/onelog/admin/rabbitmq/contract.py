@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, Literal, Protocol
 
+from onelog.broker import AuditSink
 from onelog.security.access.listing import AccessList
 
 API_VERSION: Final = "3.10.8"
@@ -33,6 +34,11 @@ class Amqp(Protocol):
     @property
     def access(self) -> AccessList:
         """The access list."""
+        ...
+
+    @property
+    def audit(self) -> AuditSink:
+        """What notes changes and failed logins."""
         ...
 
     def check_administrator(self, user: str) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from onelog.admin.api.auditing import action_of, peer_host
 from onelog.admin.contract import ServerInfo
 from onelog.admin.rabbitmq.contract import Amqp
-from onelog.admin.rabbitmq.requests import Who, log_in
-from onelog.base.errors import Unavailable
+from onelog.admin.rabbitmq.requests import Who, claimed_name, log_in
+from onelog.base.errors import NotAuthenticated, Unavailable
+from onelog.broker import AuditEvent, login_failed, outcome_of
 from onelog.observe import Health, Troubles
 from onelog.security.authenticator import Authenticator
 
@@ -20,6 +23,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 Table = Mapping[str, Mapping[str, Handler]]
 """Path → method → what answers it."""
 
+DOOR: Final = "management"
 _OPEN_PATHS: Final = ("/whoami", "/exchanges/{vhost}/{name}/publish")
 """Served to everybody who is let in. A publish asks for its own right."""
 
@@ -62,12 +66,48 @@ class Desk:
 
     def _route(self, path: str, methods: Mapping[str, Handler]) -> Route:
         async def answer(request: Request) -> Response:
-            who = request.state.who = await log_in(request, self.authenticator)
-            if path not in _OPEN_PATHS:
-                self.amqp.check_administrator(who.user)
-            return await methods["GET" if request.method == "HEAD" else request.method](request)
+            who = request.state.who = await self._log_in(request)
+            try:
+                if path not in _OPEN_PATHS:
+                    self.amqp.check_administrator(who.user)
+                found = await methods["GET" if request.method == "HEAD" else request.method](
+                    request
+                )
+            except BaseException as error:
+                self._note(request, path, who, error)
+                raise
+            self._note(request, path, who, None)
+            return found
 
         return Route(f"/api{path}", answer, methods=list(methods))
+
+    async def _log_in(self, request: Request) -> Who:
+        try:
+            return await log_in(request, self.authenticator)
+        except NotAuthenticated as error:
+            if self._amqp is not None:
+                event = login_failed(DOOR, peer_host(request), claimed_name(request), error)
+                self._amqp.audit.write(event)
+            raise
+
+    def _note(self, request: Request, path: str, who: Who, error: BaseException | None) -> None:
+        """Leave one record of a request that may change something, unless it is of messages."""
+        if request.method in ("GET", "HEAD") or path in _OPEN_PATHS or self._amqp is None:
+            return
+        outcome, kind, reason = outcome_of(error)
+        names = [unquote(text) for text in request.path_params.values()]
+        self._amqp.audit.write(
+            AuditEvent(
+                door=DOOR,
+                actor=who.user,
+                address=peer_host(request),
+                action=action_of(request.method, path),
+                resource="/".join(names),
+                outcome=outcome,
+                error=kind,
+                reason=reason,
+            )
+        )
 
 
 def who_asks(request: Request) -> Who:

@@ -151,6 +151,14 @@ async def log_in(request: Request, authenticator: Authenticator) -> Who:
     return Who(name, found.name)
 
 
+def claimed_name(request: Request) -> str:
+    """The name that a request gives, whether or not it is true; empty: none."""
+    try:
+        return _basic(request.headers.get("authorization", ""))[0]
+    except (NotAuthenticated, BadRequest):
+        return ""
+
+
 def _basic(header: str) -> tuple[str, bytes]:
     scheme, _, value = header.partition(" ")
     if scheme.lower() != "basic":

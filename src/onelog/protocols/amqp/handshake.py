@@ -15,6 +15,7 @@ from pamqp import commands
 
 import onelog
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
+from onelog.broker import login_failed
 from onelog.net import Deadline
 from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
@@ -134,6 +135,7 @@ class Handshake:
             identity = await self._identify(response)
         except OnelogError as error:
             connection.hub.counters.refused += 1
+            self._note(error)
             self._refuse(error)
             return
         if not connection.log_in(identity, self._login_name):
@@ -175,10 +177,19 @@ class Handshake:
             # allowed it means anonymous, and elsewhere it is refused like any other.
             return self._connection.hub.anonymous(self._connection.peer)
         if authenticator.takes_tokens and secret.count(b".") == 2:
-            found = authenticator.token(secret.decode("ascii", "replace"))
+            found = await authenticator.token(secret.decode("ascii", "replace"))
             self._login_name = found.name  # with a token, clients give any name
             return found
         return await authenticator.password(name, secret)
+
+    def _note(self, error: OnelogError) -> None:
+        """A login that was refused goes to the audit trail; one that could not be checked does
+        not."""
+        connection = self._connection
+        if isinstance(error, NotAuthenticated):
+            connection.hub.broker.audit.write(
+                login_failed("amqp", connection.peer.host, self._login_name, error)
+            )
 
     def _refuse(self, error: OnelogError) -> None:
         connection = self._connection
@@ -226,6 +237,7 @@ class Handshake:
             if renewed.name != identity.name:
                 raise NotAuthenticated(f"the secret is of {renewed.name}, not of {identity.name}")
         except OnelogError as error:
+            self._note(error)
             connection.fail(AmqpError(Reply.NOT_ALLOWED, f"new secret was refused: {error}"))
             return
         finally:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
-from onelog.broker import Principal
+from onelog.broker import Principal, login_failed
 from onelog.kernel import parse_request_header, split_frames
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport, Throttled
 from onelog.observe import get_logger
+from onelog.protocols.kafka.admin.auditing import note_request
 from onelog.protocols.kafka.answers import AnswerSlot
 from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
 from onelog.protocols.kafka.codec import (
@@ -333,7 +334,9 @@ class Connection(Throttled):
         if version not in _VERSIONS[key]:
             self._refuse_version(api, version, correlation_id, self._new_slot())
         elif not api.before_login and not self._is_logged_in():
-            raise NotAuthenticated(f"a request {api.key.name} without a login that counts")
+            error = NotAuthenticated(f"a request {api.key.name} without a login that counts")
+            hub.broker.audit.write(login_failed("kafka", self.peer.host, "", error))
+            raise error
         else:
             seat = self.seat
             if not api.before_login and (seat is None or seat.client != client_id):
@@ -421,16 +424,19 @@ class Connection(Throttled):
 
     async def _answer(self, request: Request) -> Body | bytes | None:
         try:
-            return await HANDLERS[request.api.key](self.hub, request)
+            answer = await HANDLERS[request.api.key](self.hub, request)
         except ProtocolViolation:
             raise
         except OnelogError as error:
+            note_request(request, None, error)
             body = error_body(request, error)
             if body is None:
                 raise
             if not isinstance(error, KafkaError):
                 _log.info("a Kafka request was refused", api=request.api.key.name, why=str(error))
             return body
+        note_request(request, answer, None)
+        return answer
 
     # -- answers
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
+from onelog.broker import login_failed
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
@@ -43,6 +44,16 @@ class SaslExchange(Protocol):
         """The identity of the peer, once it is proved."""
         ...
 
+    @property
+    def user(self) -> str:
+        """The name that the peer gave; empty: none yet."""
+        ...
+
+    @property
+    def refusal(self) -> NotAuthenticated | None:
+        """Why the login will fail, if the peer gets an answer first."""
+        ...
+
     async def step(self, message: bytes) -> bytes:
         """The answer to one message. Raises NotAuthenticated."""
         ...
@@ -51,9 +62,12 @@ class SaslExchange(Protocol):
 class PlainExchange:
     """RFC 4616: one message with name and password."""
 
+    refusal: NotAuthenticated | None = None
+
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self.identity: Identity | None = None
+        self.user = ""
 
     async def step(self, message: bytes) -> bytes:
         """Check the password."""
@@ -64,6 +78,7 @@ class PlainExchange:
             raise NotAuthenticated("a PLAIN message is: authorization id, NUL, name, NUL, password")
         try:
             acting, name = parts[0].decode(), parts[1].decode()
+            self.user = name
         except UnicodeDecodeError:
             raise NotAuthenticated("the user's name is not UTF-8") from None
         if acting not in ("", name):
@@ -76,6 +91,8 @@ class PlainExchange:
 class ScramExchangeStep:
     """RFC 5802: the client proves that it knows the password, without sending it."""
 
+    refusal: NotAuthenticated | None = None
+
     def __init__(self, authenticator: Authenticator, mechanism: str) -> None:
         self._exchange = authenticator.scram(mechanism)
 
@@ -83,6 +100,11 @@ class ScramExchangeStep:
     def identity(self) -> Identity | None:
         """The identity of the peer, once it is proved."""
         return self._exchange.identity
+
+    @property
+    def user(self) -> str:
+        """The name that the peer gave."""
+        return self._exchange.user
 
     async def step(self, message: bytes) -> bytes:
         """The answer to one message."""
@@ -93,19 +115,21 @@ class BearerExchange:
     """RFC 7628: one message with a signed token. A refused token is answered, then the login
     fails."""
 
+    user = ""  # the token names it, and what it says does not count before it is checked
+
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._refusal: NotAuthenticated | None = None
+        self.refusal: NotAuthenticated | None = None
         self.identity: Identity | None = None
 
     async def step(self, message: bytes) -> bytes:
         """Check the token."""
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         try:
-            self.identity = self._authenticator.token(_bearer_token(message))
+            self.identity = await self._authenticator.token(_bearer_token(message))
         except NotAuthenticated as error:
-            self._refusal = error
+            self.refusal = error
             return _INVALID_TOKEN
         return b""
 
@@ -190,13 +214,27 @@ async def _raw_step(hub: Hub, connection: Connection, token: bytes) -> bytes:
 async def _step(hub: Hub, connection: Connection, message: bytes) -> bytes:
     exchange = connection.exchange
     assert exchange is not None
-    answer = await hub.authenticator.bans.guard(
-        connection.peer.host, lambda: exchange.step(message)
-    )
-    if exchange.identity is not None:
-        connection.exchange = None
-        _log_in(hub, connection, exchange.identity)
+    known = exchange.refusal
+    try:
+        answer = await hub.authenticator.bans.guard(
+            connection.peer.host, lambda: exchange.step(message)
+        )
+        if exchange.refusal is not None:
+            _note(hub, connection, exchange, exchange.refusal)
+        if exchange.identity is not None:
+            connection.exchange = None
+            _log_in(hub, connection, exchange.identity)
+    except NotAuthenticated as error:
+        if error is not known:
+            _note(hub, connection, exchange, error)
+        raise
     return answer
+
+
+def _note(
+    hub: Hub, connection: Connection, exchange: SaslExchange, error: NotAuthenticated
+) -> None:
+    hub.broker.audit.write(login_failed("kafka", connection.peer.host, exchange.user, error))
 
 
 def _log_in(hub: Hub, connection: Connection, identity: Identity) -> None:

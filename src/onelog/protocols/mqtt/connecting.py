@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError, Unavailable
+from onelog.broker import login_failed
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 _log = get_logger("mqtt")
 
 EXPIRY_NEVER_S: Final = 0xFFFF_FFFF
+_TOKEN_LOOK_S: Final = 3600.0
+"""Longest time between two looks at the clock: the wall clock may change."""
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 
 
@@ -61,6 +64,7 @@ def on_connect(connection: Connection, packet: Connect) -> None:
     try:
         connection.exchange = connection.hub.authenticator.scram(method)
     except NotAuthenticated as error:
+        _note(connection, packet.username, error)
         raise MqttError(ReasonCode.BAD_AUTHENTICATION_METHOD, str(error)) from None
     connection.connect_packet = packet
     connection.start(_step(connection, packet.properties.authentication_data))
@@ -92,6 +96,7 @@ async def _step(connection: Connection, data: bytes | None) -> None:
     except AddressBanned as error:
         raise MqttError(ReasonCode.BANNED, str(error)) from None
     except NotAuthenticated as error:
+        _note(connection, exchange.user, error)
         raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
     properties = Properties(authentication_method=exchange.mechanism, authentication_data=answer)
     if not exchange.done:
@@ -111,29 +116,42 @@ async def _step(connection: Connection, data: bytes | None) -> None:
 
 
 async def _connect_with_password(connection: Connection, packet: Connect) -> None:
-    await _accept(connection, packet, await _identify(connection, packet), Properties())
+    try:
+        identity = await _identify(connection, packet)
+    except NotAuthenticated as error:
+        _note(connection, packet.username, error)
+        if packet.username is None:  # no credentials were given
+            raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
+        raise
+    await _accept(connection, packet, identity, Properties())
+
+
+def _note(connection: Connection, user: str | None, error: NotAuthenticated) -> None:
+    connection.hub.broker.audit.write(login_failed("mqtt", connection.peer.host, user or "", error))
 
 
 async def _identify(connection: Connection, packet: Connect) -> Identity:
     authenticator, peer = connection.hub.authenticator, connection.peer
-    if packet.username is None:
-        try:
-            if peer.certificate is not None:
-                return authenticator.certificate(peer.certificate)
-            return authenticator.anonymous(
-                listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
-            )
-        except NotAuthenticated as error:  # no credentials were given
-            raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
     password = packet.password or b""
     name = packet.username
-    known = authenticator.recall(name, password)
+    is_token = authenticator.takes_tokens and password.count(b".") == 2
+    if name is None and not is_token:
+        if peer.certificate is not None:
+            return authenticator.certificate(peer.certificate)
+        return authenticator.anonymous(
+            listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
+        )
+    known = authenticator.recall(name or "", password)
     if known is not None:
         return known
+
+    async def check() -> Identity:
+        if is_token:  # it says who it is, whatever the user name is
+            return await authenticator.token(password.decode("ascii", "replace"))
+        return await authenticator.password(name or "", password)
+
     try:
-        return await authenticator.bans.guard(
-            peer.host, lambda: authenticator.password(name, password)
-        )
+        return await authenticator.bans.guard(peer.host, check)
     except AddressBanned as error:
         raise MqttError(ReasonCode.BANNED, str(error)) from None
 
@@ -190,8 +208,25 @@ async def _accept(
     connection.open_up()
     count_subscriptions(connection)
     connection.accept(keep_alive_s)
+    if identity.expires_ms:
+        _watch_token(connection)
     session.begin(connection)
     await subscribe_configured(connection)
+
+
+def _watch_token(connection: Connection) -> None:
+    """End the connection when the token of its login expires."""
+    connection.token_timer = None
+    identity, hub = connection.identity, connection.hub
+    if identity is None or connection.state is not State.CONNECTED:
+        return
+    left_ms = identity.expires_ms - hub.clock.now_ms()
+    if left_ms <= 0:
+        told = Properties(reason_string="the token has expired; connect again with a new one")
+        connection.end(ReasonCode.NOT_AUTHORIZED, told)
+        return
+    after_s = min(left_ms / 1000, _TOKEN_LOOK_S)
+    connection.token_timer = hub.loop.call_later(after_s, _watch_token, connection)
 
 
 async def _enter(

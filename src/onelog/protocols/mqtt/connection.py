@@ -79,17 +79,15 @@ class Connection(Throttled):
     """One MQTT connection, over any transport."""
 
     __slots__ = (
-        "__weakref__", "_is_lost", "_taken", "_tasks", "_unread", "_writable",
-        "_written",
+        "__weakref__", "_is_lost", "_taken", "_tasks", "_unread", "_writable", "_written",
         "aliases", "connect_packet", "data_received", "deadline", "door", "entered",
         "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow", "output",
         "pauses", "peer", "principal", "published", "seat", "session", "state",
-        "transport", "unanswered", "version", "will", "written",
+        "token_timer", "transport", "unanswered", "version", "will", "written",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
-        self.hub = hub
-        self.peer = peer
+        self.hub, self.peer = hub, peer
         self.transport: StreamTransport
         self.state = State.NEW
         self.version = 0
@@ -121,6 +119,7 @@ class Connection(Throttled):
         """Set when the session is attached, or could not be: only then can it be released."""
         self.deadline = Deadline(hub.loop)
         """The deadline of CONNECT, then of the keep-alive."""
+        self.token_timer: asyncio.TimerHandle | None = None  # ends a login by token
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
@@ -219,6 +218,8 @@ class Connection(Throttled):
         self._leave_quotas()
         self._go_on()
         self.deadline.stop()
+        if self.token_timer is not None:
+            self.token_timer.cancel()
         if self.session is not None:
             self.start(self.hub.leave(self))
         elif not self.is_entering:

@@ -42,7 +42,7 @@ from onelog.security.access.patterns import (
 )
 from onelog.security.access.rules import ANONYMOUS, EVERYONE, NAMED, Rule, Target
 from onelog.security.identity import ANONYMOUS_NAME
-from onelog.security.principals import Action, Kind, Principal
+from onelog.security.principals import TOKEN_GROUP, Action, Kind, Principal
 
 _CLIENT: Final = "%c"
 _OF_RULES: Final = {Action.DELIVER: Action.SUBSCRIBE}
@@ -68,7 +68,9 @@ def selectors_of(principal: Principal, groups: Iterable[str]) -> tuple[str, ...]
     if principal.certificate:
         found.append(f"certificate:{principal.name}")
     found += [f"group:{name}" for name in groups]
-    found += [f"claim:{text}" for text in principal.claims]
+    for text in principal.claims:
+        group = text.removeprefix(TOKEN_GROUP)
+        found.append(f"claim:{text}" if group == text else f"group:{group}")
     return tuple(found)
 
 

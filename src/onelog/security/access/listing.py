@@ -11,6 +11,7 @@ Rules:
   is called, so that protocols forget what they remember.
 - `LOCAL`, the broker itself, may do everything: nobody locks himself out of `onelog acl`. A user
   who is an administrator has the rights to the server that no rule takes away.
+- Without rules everything is open but the audit trail: only administrators read it then.
 - Where a rule cannot be read, only `LOCAL` may do anything: that rule might forbid it (I9).
 """
 
@@ -34,6 +35,7 @@ from onelog.base.errors import (
     OnelogError,
 )
 from onelog.base.limits import ACCESS_RULES_MAX
+from onelog.base.topics import AUDIT_ROOT, is_audit
 from onelog.metadata.parts import in_parts
 from onelog.metadata.projection import Change, Projection
 from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
@@ -55,6 +57,7 @@ LISTENER: Final = "access-listener"
 PART_RULES: Final = 64
 """Rules of a part, where a change is written in parts: each is soon taken in."""
 _TRIES: Final = 10
+_READS: Final = frozenset({Action.SUBSCRIBE, Action.DELIVER, Action.DESCRIBE})
 
 Answers = dict[tuple[str, Action, Kind], bool]
 
@@ -128,7 +131,9 @@ class AccessList:
     ) -> bool:
         """Whether the principal may do this to a topic, filter, cursor or the server."""
         if self._is_open:
-            return True
+            return not resource.startswith(AUDIT_ROOT) or self._may_audit(
+                principal, action, resource, kind
+            )
         answers = self._known.get(principal)
         if answers is None:
             answers = self._known[principal] = {}
@@ -152,7 +157,11 @@ class AccessList:
         self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
     ) -> Verdict:
         """The same, and the rule that says so."""
-        if principal == LOCAL or self._is_open:
+        if principal == LOCAL:
+            return Verdict(True)
+        if not self._may_audit(principal, action, resource, kind):
+            return Verdict(False)
+        if self._is_open:
             return Verdict(True)
         if self._unreadable:
             return Verdict(False)
@@ -164,6 +173,15 @@ class AccessList:
         if kind is Kind.SERVER and found.rule is None and principal.name != ANONYMOUS_NAME:
             return Verdict(self.is_administrator(principal.name))
         return found
+
+    def _may_audit(self, principal: Principal, action: Action, resource: str, kind: Kind) -> bool:
+        """Whether nothing forbids what rules do not decide: the audit trail is written by nobody,
+        and read by administrators while there are no rules."""
+        if kind is not Kind.TOPIC or not is_audit(resource) or principal == LOCAL:
+            return True
+        if action not in _READS:
+            return False
+        return not self._is_open or self.is_administrator(principal.name)
 
     def forget(self) -> None:
         """Answers may have changed: a user did."""

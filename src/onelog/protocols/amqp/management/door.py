@@ -19,7 +19,7 @@ from onelog.base.errors import (
     OnelogError,
     ProtocolViolation,
 )
-from onelog.broker import Action, Kind, Principal
+from onelog.broker import Action, AuditSink, Kind, Principal
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.consumer import ChannelConsumer
@@ -75,6 +75,11 @@ class Management:
     def access(self) -> AccessList:
         """The access list."""
         return self._hub.broker.access
+
+    @property
+    def audit(self) -> AuditSink:
+        """What notes changes and failed logins."""
+        return self._hub.broker.audit
 
     def check_administrator(self, user: str) -> None:
         """Raise NotAuthorized unless a user may see and change all of it."""

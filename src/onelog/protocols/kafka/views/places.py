@@ -9,14 +9,15 @@ Rules:
   committed for. Only the deletion of a stream changes the numbers of those behind it.
 - If a stream was made for a topic that now lives with others, the topic lived there first; older
   streams held nothing of it, unless they took the topic over.
-- Queues and exchanges of AMQP have own streams; `main` never held their records.
+- Queues and exchanges of AMQP, and the audit trail, have own streams; `main` never held their
+  records.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from onelog.base.topics import is_exact
+from onelog.base.topics import is_audit, is_exact
 from onelog.broker import MAIN, Broker, PartitionHandle, Stream
 from onelog.kernel import topic_hash
 from onelog.queues.addresses import has_own_stream
@@ -37,7 +38,7 @@ class ShownPartition(NamedTuple):
 def shown_partitions(broker: Broker, text: str) -> list[ShownPartition]:
     """The partitions that a view of `text` shows, in the order of their numbers."""
     rows: list[tuple[tuple[bool, int, str, int], ShownPartition]] = []
-    elsewhere = has_own_stream(text)
+    elsewhere = has_own_stream(text) or is_audit(text)
     holders = broker.streams.holders(text)
     first = next((row for row in reversed(holders) if row.record.fixed_topic == text), None)
     for stream in holders:
