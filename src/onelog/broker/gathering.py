@@ -1,8 +1,8 @@
 """Requests that were not carried out, gathered: the first one at once, the others as one count.
 
 Rules: what is alike is gathered: the same door, address and action, and the same actor, except for
-failed logins, whose actors are only claimed. The first event is told at once, and opens a window of
-`WINDOW_S`; at its end, further events are told as one summary. At most `WINDOWS_MAX` windows are
+failed logins, whose actors are only claimed. The first event becomes a record at once, and opens a
+window of `WINDOW_S`; at its end, further events become one summary. At most `WINDOWS_MAX` windows are
 open; beyond that, events of a door and action share one, without an actor and address. So the
 records of a window are bounded, whatever peers do. One timer runs while a window is open.
 """
@@ -92,7 +92,7 @@ class RefusalGatherer:
             self._end(window)
 
     def _look(self) -> None:
-        """Windows that are over are told; the next one to end sets the timer."""
+        """Pass on windows that are over; the next one to end sets the timer."""
         self._timer = None
         now = self._loop.time()
         for key, window in list(self._windows.items()):
