@@ -2,8 +2,8 @@
 
 Rules: what is alike is gathered: the same door, address and action, and the same actor, except for
 failed logins, whose actors are only claimed. The first event becomes a record at once, and opens a
-window of `WINDOW_S`; at its end, further events become one summary. At most `WINDOWS_MAX` windows are
-open; beyond that, events of a door and action share one, without an actor and address. So the
+window of `WINDOW_S`; at its end, further events become one summary. At most `WINDOWS_MAX` windows
+are open; beyond that, events of a door and action share one, without an actor and address. So the
 records of a window are bounded, whatever peers do. One timer runs while a window is open.
 """
 
