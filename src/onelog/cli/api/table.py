@@ -63,6 +63,12 @@ _SEEK = ("earliest", "latest", "time", "offset")
 _LEVELS = ("debug", "info", "warning", "error")
 
 _HERE: Final = (
+    ApiCommand(
+        words="audit",
+        asks="GET /audit",
+        about="Who changed what, who failed to log in.",
+        by_hand=True,
+    ),
     ApiCommand(words="backup create", asks="POST /backups", about="Begin a backup.", by_hand=True),
     ApiCommand(words="backup status", asks="GET /backups", about="List backups.", by_hand=True),
     ApiCommand(
