@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from onelog.admin.samples import broker_samples
 from onelog.base import faults
 from onelog.base.clock import ManualClock
 from onelog.base.errors import Conflict, InvalidRequest, NotFound, StorageError
@@ -66,6 +67,9 @@ async def test_a_restored_broker_has_all_that_was_there(tmp_path):
         assert run.state == "done", run.message
         await say(broker, "a/1", "later")
         expected = await history(broker, "a/#", "orders")
+        samples = {row.name: row.value for row in broker_samples(broker)}
+        assert samples["onelog_backup_last_success_seconds"] > 0
+        assert samples["onelog_backup_running"] == 0
     assert not frozen_left(data)
     restored = restore_into(tmp_path / "again", url)
     assert restored.backup.id == run.id

@@ -149,6 +149,12 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
         ("onelog_disk_full", "1 while writes find no room.", int(shared.room.is_full)),
         ("onelog_feed_held_bytes", "Bytes that wait for a sync.", shared.unseen.held),
         ("onelog_partitions_stopped", "Stopped partitions.", len(broker.stopped_partitions())),
+        ("onelog_backup_running", "1 while a backup is made.", int(broker.backups.is_running)),
+        (
+            "onelog_backup_last_success_seconds",
+            "When the last backup since the start was done, as a Unix time; 0: none was.",
+            broker.backups.last_success_ms / 1000,
+        ),
     )
     for name, text, value in now:
         yield Sample(name, text, "gauge", value)

@@ -89,6 +89,12 @@ class Backups:
         self._cancelled = False
         self._closed = False
         self.last_success_ms = 0
+        """When the last backup since the start was done; 0: none was."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a backup is under way."""
+        return self._task is not None
 
     async def open(self) -> None:
         """Remove the links of a process that was killed."""
@@ -113,7 +119,7 @@ class Backups:
             raise Closed("the broker stops")
         if self._scratch is None:
             raise Unavailable("this broker has no data directory, so it cannot be backed up")
-        if self._task is not None:
+        if self.is_running:
             raise Conflict(
                 f"the backup {self._runs[-1].id} is under way: wait for it, or end it with"
                 " `onelog backup cancel`"
