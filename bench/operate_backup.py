@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench import views_load
 from bench.operate_hostile import PROTOCOLS, broker, rounds
+from bench.operate_metrics import until_ready
 from bench.report import ROOT, Row, child_environment, data_dir, row, run_loop, say
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
@@ -106,7 +107,8 @@ def measure() -> list[Row]:
         folder.mkdir()
         say(f"backup: writing {SIZE_MB} MB")
         run_loop(fill(folder))
-        with broker(place) as (target, _ports):
+        with broker(place) as (target, ports):
+            until_ready(ports["admin"])
             copied, sent, again_s = speeds(folder, place)
             rounds(target, "warm")
             before = rounds(target, "before")

@@ -153,7 +153,7 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
         (
             "onelog_backup_last_success_seconds",
             "When the last backup since the start was done, as a Unix time; 0: none was.",
-            broker.backups.last_success_ms / 1000,
+            broker.backups.last_success_ms // 1000,
         ),
     )
     for name, text, value in now:
