@@ -85,6 +85,8 @@ class Connection(Throttled):
         """Topics that it produced to, to show who writes them (`note_written`)."""
         self.seat: QuotaSeat | None = None
         """Its place in the quotas, from the first request after the login on."""
+        self.pacing: QuotaSeat | None = None
+        """The same while a rate bounds it; else None, for a look where a call would be too much."""
         self.exchange: SaslExchange | None = None
         """The login in progress."""
         self.on_raw_frame: RawStep | None = None
@@ -160,7 +162,7 @@ class Connection(Throttled):
             return
         idle_ms = (self.hub.loop.time() - self._last_request_at) * 1000
         limit_ms = self.hub.limits.idle_ms
-        if idle_ms >= limit_ms and not self._slots and not self._is_held:
+        if idle_ms >= limit_ms and not self._slots and not self._is_held():
             self.close("idle")
         else:
             self._watch(max(1000, int(limit_ms - idle_ms)))
@@ -253,8 +255,7 @@ class Connection(Throttled):
         slots = self._slots
         if self._closed or not self._writing or len(slots) >= self.hub.limits.requests_waiting:
             return False
-        seat = self.seat
-        if seat is not None and seat.is_paced and seat.is_held:
+        if self.pacing is not None and self.pacing.is_held:
             return False
         if slots and not (slots[-1].is_produce and self._is_produce(self._frames[0])):
             self._send_ready()
@@ -262,11 +263,6 @@ class Connection(Throttled):
         return True
 
     # -- quotas
-
-    @property
-    def _is_held(self) -> bool:
-        seat = self.seat
-        return seat is not None and seat.is_paced and seat.is_held
 
     def _seated(self, client_id: str) -> QuotaSeat:
         """The place of a client in the quotas. Raises QuotaExceeded when there are too many."""
@@ -278,14 +274,23 @@ class Connection(Throttled):
             )
         elif seat.client != client_id:
             seat.rename(client_id)
+        self.quotas_changed()
         return seat
+
+    def quotas_changed(self) -> None:
+        """Look anew whether a rate bounds the client."""
+        seat = self.seat
+        self.pacing = seat if seat is not None and seat.is_paced else None
+
+    def _is_held(self) -> bool:
+        return self.pacing is not None and self.pacing.is_held
 
     def let_on(self) -> None:
         """The client has waited as long as its quota wants."""
         self._begin_frames()
 
     def _leave_quotas(self) -> None:
-        seat, self.seat = self.seat, None
+        seat, self.seat, self.pacing = self.seat, None, None
         if seat is not None:
             seat.leave()
 
@@ -338,17 +343,16 @@ class Connection(Throttled):
             hub.broker.audit.write(login_failed("kafka", self.peer.host, "", error))
             raise error
         else:
-            seat = self.seat
-            if not api.before_login and (seat is None or seat.client != client_id):
-                seat = self._seated(client_id or "")
+            if (self.seat is None or self.pacing is not None) and not api.before_login:
+                self._seated(client_id or "")
             if key == _PRODUCE:
                 produce = Produce(self, version, correlation_id)
                 self._slots.append(produce)
                 produce.begin(buffer, at, end)
                 return
             slot = self._new_slot()
-            if seat is not None and seat.is_paced:
-                slot.delay(seat.ask(1))
+            if self.pacing is not None and not api.before_login:
+                slot.delay(self.pacing.ask(1))
             if key == _FETCH:
                 begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
                 return
@@ -356,6 +360,8 @@ class Connection(Throttled):
             body = data if key in PRIVATE else decode_request(api, version, data, 0)
             request = Request(api, version, correlation_id, client_id or "", body, self)
             self.client_id = request.client_id
+            if self.seat is not None and self.seat.client != self.client_id:
+                self._seated(self.client_id)
             self.run(slot, self._serve(slot, request))
 
     def _new_slot(self) -> AnswerSlot:

@@ -173,9 +173,9 @@ class Fetch:
         return total < self._min_bytes and bool(self._topics) and not failed
 
     def _send(self, topics: list[tuple[str | bytes, list[Row]]]) -> None:
-        slot, seat = self._slot, self._connection.seat
-        if seat is not None and seat.is_paced:
-            slot.delay(seat.fetch(sum([part.fetched.size_bytes for part in self._parts()])))
+        slot, pacing = self._slot, self._connection.pacing
+        if pacing is not None:
+            slot.delay(pacing.fetch(sum([part.fetched.size_bytes for part in self._parts()])))
         slot.finish(
             encode_fetch_response(
                 self._correlation_id,

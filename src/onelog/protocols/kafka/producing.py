@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 _ACKS: Final = (-1, 0, 1)
 _NONE: Final = -1
+_COUNT_AT: Final = 57
+"""Where a batch has the number of its records."""
 _ABORTABLE_FROM: Final = 11
 """The version from which clients know that they may abort their transaction and go on."""
 
@@ -84,8 +86,6 @@ class Produce(AnswerSlot):
     __slots__ = (
         "_correlation_id",
         "_left",
-        "_messages",
-        "_size_bytes",
         "_topics",
         "_transactional_id",
         "_version",
@@ -98,8 +98,6 @@ class Produce(AnswerSlot):
         self._correlation_id = correlation_id
         self._transactional_id: str | None = None
         self.acks = 0
-        self._messages = self._size_bytes = 0
-        """What quotas count of it."""
         self._left = 1
         self._topics: list[tuple[str, list[Row]]] = []
 
@@ -108,7 +106,10 @@ class Produce(AnswerSlot):
         self._transactional_id, self.acks, _timeout_ms, topics = parse_produce(
             buffer, start, end, self._version
         )
-        self._size_bytes = end - start
+        pacing = self.connection.pacing
+        if pacing is not None:
+            messages = sum(_counts(buffer, topics))
+            self.delay(pacing.publish(messages, end - start, requests=1))
         unopened: list[Unopened] = []
         taking = self._take(buffer, topics, unopened)
         if next(taking, _OVER) is _OVER:
@@ -192,7 +193,6 @@ class Produce(AnswerSlot):
         except InvalidRecords as error:
             info, latest_ms = check_without_keys(target, buffer, first, last, error)
             opens = True
-        self._messages += info.count
         if info.attributes & ATTR_LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
         if info.attributes & ATTR_DELETE_HORIZON:
@@ -215,9 +215,6 @@ class Produce(AnswerSlot):
 
     def _take_unopened(self, unopened: list[Unopened]) -> None:
         """Open and append the batches that were left, or finish."""
-        seat = self.connection.seat
-        if seat is not None and seat.is_paced:
-            self.delay(seat.publish(self._messages, self._size_bytes, requests=1))
         if unopened:
             self.is_produce = False  # later requests wait here, too
             self.connection.run(self, self._open_and_append(unopened))
@@ -323,6 +320,17 @@ class Produce(AnswerSlot):
         )
         self.cancel = None
         return True
+
+
+def _counts(
+    buffer: bytes | bytearray, topics: Iterable[tuple[str, list[tuple[int, int, int]]]]
+) -> Iterator[int]:
+    """The records of each batch, as its header claims: a batch that lies is refused later."""
+    for _name, partitions in topics:
+        for _number, first, last in partitions:
+            at = first + _COUNT_AT
+            if at + 4 <= last:
+                yield max(0, int.from_bytes(buffer[at : at + 4], "big", signed=True))
 
 
 def _transactions(hub: Hub) -> Coordinator:
