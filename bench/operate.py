@@ -22,6 +22,7 @@ PARTS = {
     "topics": "bench.operate_topics",
     "backup": "bench.operate_backup",
     "api": "bench.operate_api",
+    "console": "bench.operate_console",
 }
 
 

@@ -7,6 +7,7 @@ download. `make package` installs both from nothing, with pip and the compiler.
 from __future__ import annotations
 
 import re
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -39,6 +40,17 @@ def sources_in(folder: str, *endings: str) -> set[str]:
     }
 
 
+def assert_console_in(names: set[str], below: str) -> None:
+    """The built console is there, with every file that its page loads; `built` builds it."""
+    page = ROOT / "src" / "onelog" / "admin" / "static" / "index.html"
+    if shutil.which("npm") is None and not page.exists():
+        return  # nothing here can build it
+    files = re.findall(r'"/console/([^"]+)"', page.read_text())
+    assert len(files) >= 3
+    static = f"{below}onelog/admin/static"
+    assert {f"{static}/index.html", *(f"{static}/{name}" for name in files)} <= names
+
+
 def use(environment: Path, folder: Path) -> str:
     """Serve, publish by each protocol, read it back; what `serve` printed."""
     broker = InstalledBroker(environment, folder)
@@ -67,6 +79,7 @@ def test_a_wheel_has_every_module_and_runs_with_what_its_metadata_asks_for(tmp_p
     assert others == {"pyspark_onelog.py", "pyspark_onelog_table.py"}
     assert not [name for name in names if name.endswith((".pyx", ".pxd", ".h", ".c", ".pyc"))]
 
+    assert_console_in(names, "")
     environment = linked_environment(tmp_path / "environment", wheel)
     printed = use(environment, tmp_path / "broker")
     assert bool(NATIVE_RUNS.search(printed)) == bool(COMPILED)
@@ -80,7 +93,9 @@ def test_an_sdist_has_everything_that_the_wheel_is_built_from_and_no_more(tmp_pa
     endings = (".py", ".toml", ".yml", ".txt", "py.typed", ".pyx", ".pxd", ".h")
     wanted = {f"src/{name}" for name in sources_in("", *endings) if ".egg-info" not in name}
     assert first | wanted <= members
-    extra = {name for name in members - first - wanted if ".egg-info/" not in name}
+    assert_console_in(members, "src/")
+    others = (".egg-info/", "/admin/static/")
+    extra = {name for name in members - first - wanted if not any(part in name for part in others)}
     assert extra == {"PKG-INFO", "setup.cfg"}
 
 

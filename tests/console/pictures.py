@@ -1,10 +1,16 @@
-"""Takes the pictures of docs/guide/console.md: `python -m tests.console.pictures FOLDER`."""
+"""Takes the pictures of docs/guide/console.md: `python -m tests.console.pictures FOLDER [PAGE…]`.
+
+Every page in light on a screen; with `--all` also in the dark and on a phone, to look at.
+"""
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 from pathlib import Path
+
+from PIL import Image
 
 from tests.console.browsing import PHONE, WIDE, Visitor, build, chromium
 from tests.console.scene import TOPIC, Scene
@@ -14,7 +20,7 @@ PICTURES = {
     "overview": "overview",
     "picture": f"picture?topic={NAME}",
     "messages": "messages?filter=sensors%2F%23",
-    "topics": "topics?prefix=sensors",
+    "topics": "topics?search=sensors",
     "streams": "streams",
     "stream": "streams?name=telemetry",
     "cursors": "cursors",
@@ -31,8 +37,16 @@ PICTURES = {
 SETTLED_MS = 3500
 
 
-def take(folder: Path, *wanted: str) -> None:
-    """Every page in light, on a screen; the most used ones in the dark and on a phone, too."""
+def is_wanted(name: str, shape: str, wanted: list[str]) -> bool:
+    if "--all" in wanted:
+        return True
+    if shape and name != "picture":
+        return False
+    return not wanted or name in wanted
+
+
+def take(folder: Path, wanted: list[str]) -> None:
+    """Take them."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         scene = Scene(Path(place))
@@ -43,12 +57,12 @@ def take(folder: Path, *wanted: str) -> None:
                 for size, kind in ((WIDE, "light"), (WIDE, "dark"), (PHONE, "light")):
                     visitor = Visitor(browser, scene.url, size, kind)
                     for name, address in PICTURES.items():
-                        if wanted and name not in wanted:
+                        shape = "-phone" if size is PHONE else "-dark" if kind == "dark" else ""
+                        if not is_wanted(name, shape, wanted):
                             continue
                         page = visitor.go(address)
                         page.wait_for_timeout(SETTLED_MS)
-                        shape = "phone" if size is PHONE else kind
-                        page.screenshot(path=folder / f"{name}-{shape}.png")
+                        keep(page.screenshot(), folder / f"{name}{shape}.png")
                     for row in visitor.complaints:
                         sys.stderr.write(f"{row}\n")
                     visitor.close()
@@ -56,6 +70,12 @@ def take(folder: Path, *wanted: str) -> None:
             scene.close()
 
 
+def keep(picture: bytes, path: Path) -> None:
+    """Write a picture in few colours: a page has few, and the file is a third."""
+    with Image.open(io.BytesIO(picture)) as found:
+        found.convert("RGB").quantize(160, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
 if __name__ == "__main__":
     sys.stderr.write(build())
-    take(Path(sys.argv[1]), *sys.argv[2:])
+    take(Path(sys.argv[1]), sys.argv[2:])

@@ -167,7 +167,7 @@ export function Rules({ search }: { search: string }): JSX.Element {
         open={(row) => setChanged(row)}
         empty={
           <Empty title={search ? "No rule is like that" : "There is no rule yet"}>
-            A first rule for yourself keeps you in: allow user:you all on topic:#, prefix: and server.
+            Begin with a rule for those who run the broker, such as: allow user:alice all on topic:#
           </Empty>
         }
       />

@@ -128,7 +128,7 @@ function Tree({ prefix }: { prefix: string }): JSX.Element {
 }
 
 export default function TopicsPage({ query }: PageProps): JSX.Element {
-  const [search, setSearch] = useState("");
+  const [search, setSearch] = useState(query.search ?? "");
   const settled = useSettled(search);
   const isFilter = /[+#]/.test(settled);
   return (
