@@ -59,23 +59,29 @@ def fetch(
         )
     else:
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=deadline_s)
-    late = threading.Timer(deadline_s, _cut, (connection,))
-    late.daemon = True
-    late.start()
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    late: threading.Timer | None = None
     try:
+        connection.connect()
+        # The connection lets go of its socket when the answer is its last one: keep it.
+        late = threading.Timer(deadline_s, _cut, (connection.sock,))
+        late.daemon = True
+        late.start()
         connection.request(
             "GET" if body is None else "POST",
             target,
             body,
             {"Accept": "application/json", **(headers or {})},
         )
-        return _answer(connection.getresponse(), url, bytes_max)
+        with contextlib.closing(connection.getresponse()) as response:
+            return _answer(response, url, bytes_max)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = "it took too long" if late.finished.is_set() else str(error) or type(error).__name__
+        is_late = late is not None and late.finished.is_set()
+        why = "it took too long" if is_late else str(error) or type(error).__name__
         raise FetchError(f"{url} cannot be read: {why}") from None
     finally:
-        late.cancel()
+        if late is not None:
+            late.cancel()
         connection.close()
 
 
@@ -95,12 +101,10 @@ def _answer(response: http.client.HTTPResponse, url: str, bytes_max: int) -> byt
     return b"".join(pieces)
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
+def _cut(sock: socket.socket) -> None:
     """End a fetch that takes too long, wherever it waits."""
-    sock = connection.sock
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # also of TLS, without its farewell
 
 
 def _is_loopback(host: str) -> bool:
