@@ -8,6 +8,7 @@ registers its subject; this module does not know them. An error travels as its c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -24,6 +25,23 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     """The class of the error."""
     message: str
+
+
+class CommandAnswer(Protocol):
+    """What every answer says of errors."""
+
+    @property
+    def error(self) -> str:
+        """The class of the error; empty when all went well."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """What the error says."""
+        ...
+
+
+A = TypeVar("A", bound=CommandAnswer)
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -56,6 +74,28 @@ def failed(error: OnelogError) -> bytes:
 def not_understood(error: msgspec.MsgspecError) -> bytes:
     """The answer to a message that is not a command."""
     return failed(InvalidRequest(f"the command is not understood: {error}"))
+
+
+async def run_decoded(message: bytes, kind: Any, run: Callable[[Any], Awaitable[Any]]) -> bytes:
+    """Run the command of a message; the message of its answer, also when it failed."""
+    try:
+        command = msgspec.json.decode(message, type=kind)
+    except msgspec.MsgspecError as error:
+        return not_understood(error)
+    try:
+        return msgspec.json.encode(await run(command))
+    except OnelogError as error:
+        return failed(error)
+
+
+def decoded(message: bytes, kind: type[A]) -> A:
+    """The answer of a message. Raises the error that it reports."""
+    try:
+        answer = msgspec.json.decode(message, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
+    raise_error(answer.error, answer.message)
+    return answer
 
 
 def raise_error(name: str, message: str) -> None:

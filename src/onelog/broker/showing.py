@@ -17,7 +17,9 @@ from onelog.broker.seeking import Redriven
 from onelog.cursors.sources import Source
 from onelog.cursors.start import Start
 from onelog.log.handle import PartitionHandle
+from onelog.net.peer import Peer
 from onelog.record.record import Record
+from onelog.security.identity import Identity
 
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +97,27 @@ def note_written(written: dict[str, None], topic: str) -> None:
     if len(written) >= WRITTEN_TOPICS_MAX:
         del written[next(iter(written))]
     written[topic] = None
+
+
+def plain_row(
+    protocol: str, peer: Peer, identity: Identity | None, client_id: str, state: str
+) -> ConnectionRow:
+    """The row of a connection whose bytes, version and subscriptions nobody counts."""
+    return ConnectionRow(
+        id=connection_id(peer.listener, peer.address),
+        protocol=protocol,
+        listener=peer.listener,
+        address=peer.address,
+        via=peer.via,
+        user=None if identity is None else identity.name,
+        client_id=client_id,
+        state=state,
+        version="",
+        connected_ms=None,
+        received_bytes=None,
+        sent_bytes=None,
+        subscriptions=0,
+    )
 
 
 def connection_id(listener: str, address: str) -> str:

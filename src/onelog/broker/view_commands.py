@@ -6,12 +6,12 @@ socket, and on the data directory of a stopped one; `base/commands.py` has the f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
 from onelog.broker.views import NamedView, NamedViews
 
 SUBJECT: Final = "view"
@@ -48,28 +48,20 @@ class ViewAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 async def run_view_command(views: NamedViews, message: bytes) -> bytes:
     """Run the command of a message. Returns the answer as a message, also after an error."""
-    try:
-        command = msgspec.json.decode(message, type=ViewCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        match command:
-            case CreateView():
-                await views.create(command.name, command.filter)
-            case DeleteView():
-                await views.delete(command.name)
-            case ListViews():
-                return msgspec.json.encode(ViewAnswer(views=tuple(views.all())))
-    except OnelogError as error:
-        return failed(error)
-    return msgspec.json.encode(ViewAnswer())
+    return await run_decoded(message, ViewCommand, partial(_run, views))
+
+
+async def _run(views: NamedViews, command: ViewCommand) -> ViewAnswer:
+    match command:
+        case CreateView():
+            await views.create(command.name, command.filter)
+        case DeleteView():
+            await views.delete(command.name)
+        case ListViews():
+            return ViewAnswer(views=tuple(views.all()))
+    return ViewAnswer()
 
 
 def decode_view_answer(message: bytes) -> ViewAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=ViewAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, ViewAnswer)

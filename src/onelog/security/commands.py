@@ -7,12 +7,12 @@ because the command line does.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
 from onelog.security.roles import AdminRole
 
 SUBJECT: Final = "user"
@@ -155,24 +155,12 @@ def encode_command(command: Command) -> bytes:
 
 async def run_command(desk: UserDesk, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
-    try:
-        command = msgspec.json.decode(message, type=Command)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        return msgspec.json.encode(await _run(desk, command))
-    except OnelogError as error:
-        return failed(error)
+    return await run_decoded(message, Command, partial(_run, desk))
 
 
 def decode_answer(message: bytes) -> Answer:
     """The answer in a message. Raises the error if the message contains one."""
-    try:
-        answer = msgspec.json.decode(message, type=Answer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer cannot be decoded: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, Answer)
 
 
 async def _run(desk: UserDesk, command: Command) -> Answer:

@@ -6,12 +6,12 @@ socket, and on the data directory of a stopped one; `base/commands.py` has the f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
 from onelog.security.roles import AdminRole
 
 SUBJECT: Final = "token"
@@ -90,29 +90,21 @@ def encode_token_command(command: TokenCommand) -> bytes:
 
 async def run_token_command(tokens: TokenMaker, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
-    try:
-        command = msgspec.json.decode(message, type=TokenCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        match command:
-            case CreateToken():
-                text, info = await tokens.create(command.label, command.role, command.lifetime_ms)
-                return msgspec.json.encode(TokenAnswer(tokens=(info,), text=text))
-            case RevokeToken():
-                await tokens.revoke(command.id)
-            case ListTokens():
-                return msgspec.json.encode(TokenAnswer(tokens=tokens.infos()))
-    except OnelogError as error:
-        return failed(error)
-    return msgspec.json.encode(TokenAnswer())
+    return await run_decoded(message, TokenCommand, partial(_run, tokens))
+
+
+async def _run(tokens: TokenMaker, command: TokenCommand) -> TokenAnswer:
+    match command:
+        case CreateToken():
+            text, info = await tokens.create(command.label, command.role, command.lifetime_ms)
+            return TokenAnswer(tokens=(info,), text=text)
+        case RevokeToken():
+            await tokens.revoke(command.id)
+        case ListTokens():
+            return TokenAnswer(tokens=tokens.infos())
+    return TokenAnswer()
 
 
 def decode_token_answer(message: bytes) -> TokenAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=TokenAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, TokenAnswer)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -29,6 +29,7 @@ from onelog.admin.api.declaring import (
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
+from onelog.admin.bodies import bounded_body
 from onelog.base.errors import InvalidRequest, MessageTooLarge, NotFound
 
 BODY_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -137,24 +138,12 @@ def _query(request: Request, kind: type[Any]) -> Any:
 async def _body(request: Request, kind: type[Any]) -> Any:
     if kind is NOTHING:
         return None
-    data = await _bounded(request)
+    data = await bounded_body(
+        request, BODY_BYTES_MAX, too_large=MessageTooLarge, cut=InvalidRequest
+    )
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(
             f"the body does not fit: {error}; GET {PREFIX}/openapi.json says what it has to be"
         ) from None
-
-
-async def _bounded(request: Request) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > BODY_BYTES_MAX:
-                raise MessageTooLarge(f"the body is larger than {BODY_BYTES_MAX} bytes")
-            pieces.append(piece)
-    except ClientDisconnect:
-        raise InvalidRequest("the peer left before it had sent the whole body") from None
-    return b"".join(pieces)

@@ -12,8 +12,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
+from onelog.admin.bodies import bounded_body
 from onelog.base.errors import InvalidRequest, NotAuthenticated, NotFound
 from onelog.security.authenticator import Authenticator
 
@@ -56,17 +57,7 @@ def exchange_part(request: Request, name: str = "name") -> str:
 
 async def raw_body(request: Request) -> bytes:
     """The body, if it is whole and not too large. Raises BadRequest."""
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > BODY_BYTES_MAX:
-                raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes")
-            pieces.append(piece)
-    except ClientDisconnect:
-        raise BadRequest("the peer left before it had sent the whole body") from None
-    return b"".join(pieces)
+    return await bounded_body(request, BODY_BYTES_MAX, too_large=BadRequest, cut=BadRequest)
 
 
 async def json_body(request: Request, *, wrong: str = "not_json") -> Row:

@@ -20,6 +20,7 @@ from onelog.broker.showing import (
     TransactionRow,
     WriterRow,
     connection_id,
+    plain_row,
     written_by,
 )
 from onelog.protocols.kafka.connection import Connection
@@ -225,19 +226,6 @@ def _id(connection: Connection) -> str:
 
 
 def _row(connection: Connection) -> ConnectionRow:
-    peer, identity = connection.peer, connection.identity
-    return ConnectionRow(
-        id=_id(connection),
-        protocol="kafka",
-        listener=peer.listener,
-        address=peer.address,
-        via=peer.via,
-        user=None if identity is None else identity.name,
-        client_id=connection.client_id,
-        state="authenticating" if identity is None else "connected",
-        version="",
-        connected_ms=None,
-        received_bytes=None,
-        sent_bytes=None,
-        subscriptions=0,
-    )
+    identity = connection.identity
+    state = "authenticating" if identity is None else "connected"
+    return plain_row("kafka", connection.peer, identity, connection.client_id, state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from onelog.broker import PartitionHandle, Principal, Record, Source, Start
 from onelog.broker.showing import (
     ConnectionRow,
@@ -13,6 +15,7 @@ from onelog.broker.showing import (
     WillRow,
     WriterRow,
     connection_id,
+    plain_row,
     written_by,
 )
 from onelog.protocols.mqtt.connection import Connection
@@ -125,19 +128,13 @@ def _id(connection: Connection) -> str:
 
 
 def _row(connection: Connection) -> ConnectionRow:
-    peer, session = connection.peer, connection.session
-    return ConnectionRow(
-        id=_id(connection),
-        protocol="mqtt",
-        listener=peer.listener,
-        address=peer.address,
-        via=peer.via,
-        user=None if connection.identity is None else connection.identity.name,
-        client_id="" if session is None else session.client_id,
-        state=connection.state.value,
+    session = connection.session
+    client_id = "" if session is None else session.client_id
+    plain = plain_row(
+        "mqtt", connection.peer, connection.identity, client_id, connection.state.value
+    )
+    return msgspec.structs.replace(
+        plain,
         version=_VERSIONS.get(connection.version, ""),
-        connected_ms=None,
-        received_bytes=None,
-        sent_bytes=None,
         subscriptions=0 if session is None else len(session.subscriptions),
     )

@@ -6,12 +6,13 @@ directory of a stopped one; `base/commands.py` has the form.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidName, InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
+from onelog.base.errors import InvalidName, InvalidRequest
 from onelog.security.access.judging import Verdict
 from onelog.security.access.listing import AccessList
 from onelog.security.access.rules import (
@@ -80,14 +81,7 @@ class AccessAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 async def run_access_command(access: AccessList, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
-    try:
-        command = msgspec.json.decode(message, type=AccessCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        return msgspec.json.encode(await _run(access, command))
-    except OnelogError as error:
-        return failed(error)
+    return await run_decoded(message, AccessCommand, partial(_run, access))
 
 
 async def _run(access: AccessList, command: AccessCommand) -> AccessAnswer:
@@ -165,9 +159,4 @@ def principal_named(who: str, client_id: str = "", claims: tuple[str, ...] = ())
 
 def decode_access_answer(message: bytes) -> AccessAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=AccessAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer cannot be decoded: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, AccessAnswer)
