@@ -87,6 +87,8 @@ def _command(words: str, node: App, row: Any, shared: set[str], *, alone: bool) 
         lines += [_about(node), ""]
     if row is not None:
         lines += [f"Asks `{row.asks}`.", ""]
+        if row.example:
+            lines += [f"Example: `onelog {words} {row.example}`", ""]
     lines += [
         f"- `{_word(one)}`: {_help(one)}"
         for one in positional

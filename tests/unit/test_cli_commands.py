@@ -352,6 +352,12 @@ def test_a_reader_that_stops_reading_is_no_error(here):
     )  # fmt: skip
     assert done.stderr == b""
     assert len(done.stdout) == 20
+    line = f"({sys.executable} -m onelog stream list; echo $? >&2) | (exec <&-; sleep 5)"
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=here.folder, env=environment(), capture_output=True, check=False,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.stderr == b"0\n"
 
 
 def test_a_hundred_thousand_rows_come_page_by_page_and_bounded(monkeypatch, capsys):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from onelog.cli import messaging, render
 from onelog.cli.printable import json_text, visible
 from onelog.cli.tables import TableWriter, columns, lines_of, moment, show, size, span
 
@@ -95,3 +96,14 @@ def test_numbers_are_as_people_read_them():
     assert (show(None), show(""), show([]), show(True), show(12345, "count")) == (
         "-", "-", "-", "yes", "12,345",
     )  # fmt: skip
+
+
+def test_a_file_that_is_published_shows_how_far_it_is(monkeypatch, tmp_path):
+    out = io.StringIO()
+    seen = Console(file=out, force_terminal=True, width=80)
+    monkeypatch.setattr(render, "ERRORS", seen)
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\ntwo\n" * 1000)
+    with messaging._input(file) as source:
+        assert list(source) == [b"one\n", b"two\n"] * 1000
+    assert "publishing" in out.getvalue()

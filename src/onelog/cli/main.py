@@ -72,6 +72,7 @@ def run(
             print_error=True,
             result_action="return_value",
         )
+        sys.stdout.flush()  # here, where it may fail because nobody reads any more
     except CycloptsError:
         return EXIT_USAGE
     except ConfigError as error:

@@ -22,6 +22,7 @@ from cyclopts import App, Parameter
 
 from onelog.base.errors import ConfigError, InvalidRequest, OnelogError, Timeout
 from onelog.base.topics import check_filter, check_topic
+from onelog.cli import render
 from onelog.cli.options import Assignments, ConfigFile, load_options
 from onelog.cli.printable import escape_json, visible
 from onelog.cli.talk import (
@@ -386,7 +387,16 @@ def _input(file: Path | None) -> Iterator[Any]:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
     with source:
-        yield source
+        if not render.ERRORS.is_terminal:
+            yield source
+            return
+        from rich.progress import wrap_file  # noqa: PLC0415 - only for eyes
+
+        size_bytes = file.stat().st_size
+        with wrap_file(
+            source, size_bytes, description="publishing", console=render.ERRORS, transient=True
+        ) as counted:
+            yield counted
 
 
 def _pair(text: str) -> tuple[str, bytes | None]:

@@ -61,7 +61,7 @@ class ApiCommand:
     empty: str = ""
     """The line for people when a list is empty."""
     example: str = ""
-    """Arguments of an example that works on the broker of the guide."""
+    """Arguments of an example, for the page of commands."""
     by_hand: bool = False
     """Whether another module makes the command, because it does more than ask."""
     searches: bool = True

@@ -377,7 +377,6 @@ _PEOPLE: Final = (
         words="acl status",
         asks="GET /access",
         about="Show whether there are access rules, or everything is open.",
-        example="",
     ),
     ApiCommand(words="acl list", asks="GET /access/rules", about="List the rules.", by_hand=True),
     ApiCommand(words="acl add", asks="POST /access/rules", about="Add a rule.", by_hand=True),
