@@ -6,7 +6,8 @@ Rules:
   their way to a dead-letter exchange, stay as they are and are not taken in twice.
 - A redrive takes the messages that wait in a queue and publishes each to the queue in which it died
   last, by the default exchange. It is settled here only when that is durable (at least once). A
-  message that died nowhere, or in a queue that is gone, stays.
+  message that died nowhere, or in a queue that is gone, stays. Any publisher can write where a
+  message died, so it goes only to a queue whose dead letters come here.
 """
 
 from __future__ import annotations
@@ -104,12 +105,23 @@ def _message(queue: Queue, record: Record) -> Message | None:
     try:
         letter = vhost.hub.open_letter(record)
         name = _died_in(letter.table)
-        if name is None or name == queue.name or name not in vhost.queues:
+        if name is None or name == queue.name or not _buries_in(vhost.queues.get(name), queue):
             return None
         topic = message_topic(vhost.name, "", name)
         return letter.write(topic, {}, ("CC",), vhost.hub.clock.now_ms(), (), ())
     except OnelogError:  # whoever wrote it: it stays
         return None
+
+
+def _buries_in(source: Queue | None, queue: Queue) -> bool:
+    """Whether the dead letters of a queue may come to another one."""
+    exchange = None if source is None else source.settings.dead_letter_exchange
+    if source is None or exchange is None:
+        return False
+    if not exchange:
+        key = source.settings.dead_letter_routing_key
+        return (source.name if key is None else key) == queue.name
+    return queue.name in queue.vhost.router.queues_behind(exchange)
 
 
 def _died_in(table: dict[str, Any]) -> str | None:

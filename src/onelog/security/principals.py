@@ -43,6 +43,8 @@ class Action(StrEnum):
     message is asked for by DELIVER. Every other action asks for all topics of a filter.
     """
 
+    __hash__ = str.__hash__  # an enum's own is a Python call, and answers are remembered by it
+
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     DELIVER = "deliver"
@@ -60,6 +62,8 @@ class Action(StrEnum):
 
 class Kind(StrEnum):
     """What an action is done to, and so what the text of the question is."""
+
+    __hash__ = str.__hash__
 
     TOPIC = "topic"
     """A topic or filter."""

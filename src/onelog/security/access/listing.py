@@ -59,7 +59,7 @@ PART_RULES: Final = 64
 _TRIES: Final = 10
 _READS: Final = frozenset({Action.SUBSCRIBE, Action.DELIVER, Action.DESCRIBE})
 
-Answers = dict[tuple[str, Action, Kind], bool]
+Answers = dict[tuple[Principal, str, Action, Kind], bool]
 
 
 class UserGroups(Protocol):
@@ -89,8 +89,7 @@ class AccessList:
         self._judge = AccessJudge()
         self._unreadable: set[str] = set()
         self._is_open = True
-        self._known: dict[Principal, Answers] = {}
-        self._count = 0
+        self._known: Answers = {}
         self._stale: list[Answers] = []
         """Answers that were forgotten, and are not freed yet."""
         self.on_change: list[Callable[[], None]] = []
@@ -134,17 +133,13 @@ class AccessList:
             return not resource.startswith(AUDIT_ROOT) or self._may_audit(
                 principal, action, resource, kind
             )
-        answers = self._known.get(principal)
-        if answers is None:
-            answers = self._known[principal] = {}
-        key = (resource, action, kind)
-        answer = answers.get(key)
+        asked = (principal, resource, action, kind)
+        answer = self._known.get(asked)
         if answer is None:
-            if self._count >= ANSWERS_MAX:
+            if len(self._known) >= ANSWERS_MAX:
                 self._forget()
-                answers = self._known[principal] = {}
-            self._count += 1
-            answer = answers[key] = self.explain(principal, action, resource, kind).allowed
+            answer = self.explain(principal, action, resource, kind).allowed
+            self._known[asked] = answer
         return answer
 
     def denies(self, principal: Principal, action: Action, resource: str) -> bool:
@@ -190,24 +185,20 @@ class AccessList:
 
     def _forget(self) -> None:
         known, self._known = self._known, {}
-        if self._count > DROPPED_AT_ONCE:
-            self._stale += known.values()
+        if len(known) > DROPPED_AT_ONCE:
+            self._stale.append(known)
             asyncio.get_running_loop().call_soon(self._drop_some)
-        self._count = 0
 
     def _drop_some(self) -> None:
         """Free answers that count no more, some in each pass: many would hold the loop."""
-        left = DROPPED_AT_ONCE
-        while self._stale and left > 0:
-            answers = self._stale[-1]
-            if len(answers) > left:
-                for _ in range(left):
-                    answers.popitem()
-                break
-            left -= len(answers) + 1
+        if not self._stale:
+            return
+        answers = self._stale[-1]
+        for _ in range(min(DROPPED_AT_ONCE, len(answers))):
+            answers.popitem()
+        if not answers:
             self._stale.pop()
-        if self._stale:
-            asyncio.get_running_loop().call_soon(self._drop_some)
+        asyncio.get_running_loop().call_soon(self._drop_some)
 
     # -- the rules
 

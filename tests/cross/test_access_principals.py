@@ -1,0 +1,196 @@
+"""Whom rules mean: users, groups, certificates, claims of tokens, `%u` and `%c`, by real clients.
+
+One broker with logins. For each kind of principal: what a rule allows is done, its neighbour is
+refused, and a rule that comes while the connection is open counts at once.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator
+
+import jwt
+import pika
+import pytest
+import trustme
+from confluent_kafka import Producer
+
+from onelog.base.names import to_dotted
+from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.mqtt_raw import Raw
+from tests.unit.test_security_tokens import KEY, write_keys
+
+DEADLINE_S = 30.0
+Try = Callable[[str], bool]
+"""Publishes to a topic; whether that was allowed."""
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, authority) -> Iterator[Onelog]:
+    folder = tmp_path_factory.mktemp("principals")
+    own = authority.issue_cert("localhost", "127.0.0.1")
+    own.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    write_keys(folder / "jwks.json", KEY)
+    tls = "listeners.mqtt_tls.tls"
+    found = Onelog(
+        folder,
+        "security.anonymous=never",
+        "security.tokens.jwks_file=jwks.json",
+        "security.tokens.issuer=us",
+        "security.tokens.audience=broker",
+        'security.tokens.claims=["role"]',
+        "listeners.mqtt_tls.enabled=true",
+        f"{tls}.cert_file=server.pem",
+        f"{tls}.key_file=server.pem",
+        f"{tls}.client_ca_file=ca.pem",
+        f"{tls}.client_cert=required",
+        listeners=("mqtt_tls",),
+    ).start()
+    for name in ("ann", "bob"):
+        found.user(name, "secret-1")
+    found.command("user", "groups", "ann", "lab")
+    for rule in (
+        ("allow", "everyone", "publish", "topic:of-user/%u"),
+        ("allow", "everyone", "publish", "topic:of-client/%c"),
+        ("allow", "user:ann", "publish", "topic:of-ann"),
+        ("allow", "group:lab", "publish", "topic:of-lab"),
+        ("allow", "certificate:device7", "publish", "topic:of-device"),
+        ("allow", "claim:role=writer", "publish", "topic:of-writers"),
+    ):
+        found.command("acl", "add", *rule)
+    yield found
+    assert found.stop() == 0
+    assert not found.errors()
+
+
+def token(**claims: str) -> str:
+    rows = {"sub": "tess", "exp": int(time.time()) + 600, "iss": "us", "aud": "broker", **claims}
+    return jwt.encode(rows, KEY, "ES256", headers={"kid": "k0"})
+
+
+def mqtt(server: Onelog, user: str = "ann", client: str = "c1", **options) -> Iterator[Try]:
+    tls = options.get("tls")
+    with Raw(server.ports["mqtt_tls" if tls else "mqtt"], 5, tls=tls) as raw:
+        login = {} if tls else {"username": user, "password": b"secret-1"}
+        assert raw.connect(client_id=client, **login).connack.reason == 0
+        yield lambda topic: raw.publish(topic, b"x", 1) < 0x80
+
+
+def amqp(server: Onelog, user: str = "ann", password: str = "secret-1") -> Iterator[Try]:
+    login = pika.PlainCredentials(user, password)
+    where = pika.ConnectionParameters("127.0.0.1", server.ports["amqp"], credentials=login)
+    connection = pika.BlockingConnection(where)
+
+    def publish(topic: str) -> bool:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        try:
+            channel.basic_publish("amq.topic", topic.replace("/", "."), b"x")
+        except pika.exceptions.ChannelClosedByBroker as error:
+            assert error.reply_code == 403
+            return False
+        channel.close()
+        return True
+
+    yield publish
+    connection.close()
+
+
+def kafka(server: Onelog, user: str = "ann", **options) -> Iterator[Try]:
+    login = {"sasl.mechanisms": "PLAIN", "sasl.username": user, "sasl.password": "secret-1"}
+    producer = Producer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{server.ports['kafka']}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "topic.metadata.refresh.interval.ms": 200,
+            **(options or login),
+        }
+    )
+
+    def publish(topic: str) -> bool:
+        told = []
+        producer.produce(
+            to_dotted(topic), b"x", on_delivery=lambda error, _message: told.append(error)
+        )
+        assert producer.flush(DEADLINE_S) == 0
+        assert told[0] is None or told[0].name() == "TOPIC_AUTHORIZATION_FAILED", told
+        return told[0] is None
+
+    yield publish
+
+
+def make(server: Onelog, *topics: str) -> None:
+    """Topics that Kafka finds: an administrator makes them."""
+    for topic in topics:
+        name = topic.replace("/", "-")
+        if name not in server.command("stream", "list"):
+            server.command("stream", "create", name, "--capture", topic)
+
+
+WAYS = {"mqtt": mqtt, "amqp": amqp, "kafka": kafka}
+
+
+@pytest.mark.parametrize("protocol", WAYS)
+def test_users_groups_and_percent_u_mean_the_user_in_every_protocol(server, protocol):
+    make(server, "of-user/ann", "of-user/bob", "of-ann", "of-lab", f"new-{protocol}")
+    for attempt in WAYS[protocol](server):
+        assert [attempt(topic) for topic in ("of-user/ann", "of-ann", "of-lab")] == [True] * 3
+        assert not attempt("of-user/bob")
+        assert not attempt(f"new-{protocol}")
+        rule = ("allow", "user:ann", "publish", f"topic:new-{protocol}")
+        server.command("acl", "add", *rule, "--name", f"new-{protocol}")
+        assert attempt(f"new-{protocol}"), "while it is open"
+        server.command("acl", "remove", f"new-{protocol}")
+        assert not attempt(f"new-{protocol}")
+    for attempt in WAYS[protocol](server, "bob"):
+        assert attempt("of-user/bob")
+        assert [attempt(topic) for topic in ("of-user/ann", "of-ann", "of-lab")] == [False] * 3
+
+
+def test_percent_c_means_the_client_of_mqtt(server):
+    for attempt in mqtt(server, client="c7"):
+        assert attempt("of-client/c7")
+        assert not attempt("of-client/c8")
+    for attempt in amqp(server):
+        assert not attempt("of-client/c7")
+
+
+def test_a_certificate_means_who_proved_its_name_by_one(server, authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    authority.issue_cert("device7.example", common_name="device7").configure_cert(context)
+    for attempt in mqtt(server, tls=context):
+        assert attempt("of-device")
+        assert attempt("of-user/device7")
+        assert not attempt("of-ann")
+    server.user("device7", "secret-1")
+    for attempt in mqtt(server, "device7"):
+        assert not attempt("of-device"), "the name alone is no certificate"
+
+
+@pytest.mark.parametrize("protocol", ["amqp", "kafka"])
+def test_a_claim_means_who_has_it_in_a_token(server, protocol):
+    make(server, "of-writers", "of-user/tess")
+    for role, may in (("writer", True), ("reader", False)):
+        text = token(role=role)
+        if protocol == "amqp":
+            attempts = amqp(server, "", text)
+        else:
+            end = time.time() + 600
+            attempts = kafka(
+                server,
+                **{
+                    "sasl.mechanisms": "OAUTHBEARER",
+                    "oauth_cb": lambda _config, text=text, end=end: (text, end),
+                },
+            )
+        for attempt in attempts:
+            assert attempt("of-writers") is may
+            assert attempt("of-user/tess")
