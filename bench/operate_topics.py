@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from bench import views_load
@@ -65,7 +66,7 @@ async def fill(folder: Path) -> None:
     await broker.close()
 
 
-def ask(port: int, query: str) -> tuple[dict[str, object], float]:
+def ask(port: int, query: str) -> tuple[dict[str, Any], float]:
     """A page of topics, and how long it took in seconds."""
     status, body, took = fetch(port, f"/api/v1/topics?{query}")
     if status != 200:
