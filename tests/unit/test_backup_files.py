@@ -256,6 +256,15 @@ def test_nothing_is_pruned_beside_a_manifest_that_cannot_be_read(root, tmp_path)
     assert len(repository_in(store).ids()) == 2
 
 
+def test_the_newest_of_two_backups_in_one_second_is_the_later_one(root, tmp_path):
+    for _ in range(8):
+        store = tmp_path / f"store{_}"
+        send(root, store, POINT_MS)
+        second = send(root, store, POINT_MS + 1)
+        assert repository_in(store).newest() == second
+        assert repository_in(store).choose("", None) == second
+
+
 def test_the_backup_for_a_moment_is_the_first_one_after_it(root, tmp_path):
     store = tmp_path / "store"
     ids = [send(root, store, POINT_MS + hours * 3_600_000).summary.id for hours in range(3)]

@@ -24,7 +24,7 @@ SUMMARY_BYTES_MAX: Final = 64 * 1024
 _MAGIC: Final = b"OLB1"
 _HEAD: Final = struct.Struct("<4sI")
 _DIGEST_BYTES: Final = 32
-_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+_ID: Final = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{6}")
 LEFT_OUT_MAX: Final = 100
 """Partitions that a summary names as left out."""
 
@@ -112,8 +112,8 @@ _summary: Final = msgspec.json.Decoder(BackupSummary)
 
 def new_id(point_ms: int) -> str:
     """The name of a backup: names sort by time."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(point_ms / 1000))
-    return f"{stamp}-{secrets.token_hex(3)}"
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(point_ms // 1000))
+    return f"{stamp}{point_ms % 1000:03}Z-{secrets.token_hex(3)}"
 
 
 def check_id(text: str) -> str:

@@ -84,7 +84,7 @@ class Repository:
                 found.append(decode_summary(name, head))
             except (StorageError, NotFound) as error:
                 problems.append(str(error))
-        return found, problems
+        return sorted(found, key=lambda row: row.point_ms), problems
 
     def load(self, backup_id: str) -> Manifest:
         """One backup. Raises NotFound, StorageError."""
