@@ -84,6 +84,9 @@ class FileSlot:
 
     __slots__ = ("used",)
 
+    DESCRIPTORS = 1
+    """How many it takes."""
+
     def __init__(self) -> None:
         self.used = False
 
@@ -95,16 +98,19 @@ class FileSlot:
 class FileCache:
     """The bound: when too many files are open, those not used lately are closed."""
 
-    __slots__ = ("_limit", "_lock", "_slots")
+    __slots__ = ("_limit", "_lock", "_open", "_slots")
 
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = limit if soft == resource.RLIM_INFINITY else max(16, min(limit, soft // 8))
         self._slots: OrderedDict[FileSlot, None] = OrderedDict()
+        self._open = 0
+        """Descriptors that the slots take."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._slots)
+        """Descriptors that are open."""
+        return self._open
 
     @property
     def limit(self) -> int:
@@ -115,30 +121,44 @@ class FileCache:
         """Count a slot that has just opened its file; others may be closed."""
         slot.used = False  # it is at the back; only another use keeps it longer
         with self._lock:
-            self._slots[slot] = None
+            self._add(slot)
             # Second chance: a slot that was used since the last look goes to the back once.
             looks = _LOOKS_MAX
-            while len(self._slots) > self._limit and looks:
+            while self._open > self._limit and looks:
                 looks -= 1
-                old, _ = self._slots.popitem(last=False)
-                forced = len(self._slots) >= self._limit * _FORCED_FACTOR
+                old = next(iter(self._slots))
+                self._remove(old)
+                forced = self._open >= self._limit * _FORCED_FACTOR
                 if old is slot or (old.used and not forced):
                     old.used = False
-                    self._slots[old] = None
+                    self._add(old)
                 elif not old.let_go(forced):
-                    self._slots[old] = None
+                    self._add(old)
 
     def forget(self, slot: FileSlot) -> None:
         """Close a slot's file for good."""
         with self._lock:
-            self._slots.pop(slot, None)
+            self._remove(slot)
         slot.let_go(forced=True)
+
+    def _add(self, slot: FileSlot) -> None:
+        if slot not in self._slots:
+            self._open += slot.DESCRIPTORS
+        self._slots[slot] = None
+
+    def _remove(self, slot: FileSlot) -> None:
+        if slot in self._slots:
+            self._open -= slot.DESCRIPTORS
+            del self._slots[slot]
 
 
 class MappedFile(FileSlot):
     """A file mapped for reading, again and longer when it has grown."""
 
     __slots__ = ("_cache", "_map", "ask_at", "path")
+
+    DESCRIPTORS = 2
+    """Python's map has one of its own."""
 
     def __init__(self, path: str, cache: FileCache) -> None:
         super().__init__()
