@@ -38,6 +38,7 @@ def script(block: str, served: Served, connection: str) -> str:
     """A block as a reader runs it, on the ports of this server; each answer is told apart."""
     text = re.sub(r"(127\.0\.0\.1|localhost):8080", served.url.removeprefix("http://"), block)
     text = text.replace("mqtt-127.0.0.1:50000", connection)
+    text = text.replace("/srv/backups", f"{served.path}-backups")
     text = text.replace(".venv/bin/onelog", str(ROOT / ".venv" / "bin" / "onelog"))
     kept, skips = [], False
     for line in text.splitlines():
