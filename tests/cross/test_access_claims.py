@@ -17,7 +17,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from tests.support.access import House, house
 
-READ = ("allow everyone consume cursor:*", "allow everyone publish topic:open/t")
+READ = (
+    "allow everyone consume cursor:*",
+    "allow everyone subscribe topic:#",  # bindings are judged as who made them
+    "allow everyone publish topic:$q/#",
+    "allow everyone publish topic:open/t",
+)
 TOPICS = ("open.t", "many.t")
 """A topic with a stream of its own, and one that is written through a view."""
 DEADLINE_S = 30.0
