@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -31,7 +32,9 @@ class Terminal:
         lines: int = 24,
     ) -> None:
         self._words, self._folder = list(words), folder
-        self._environment = {**environment, "TERM": "xterm-256color"}
+        # The size is the terminal's, whatever the runner of the tests says of its own.
+        inherited = {name: environment[name] for name in environment.keys() - {"COLUMNS", "LINES"}}
+        self._environment = {**inherited, "TERM": "xterm-256color"}
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.heard = b""
@@ -108,3 +111,4 @@ class Terminal:
 def _own_terminal() -> None:
     """In the child: the terminal is the one that Ctrl-C and sizes come from."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background ignore it

@@ -140,7 +140,7 @@ def test_bash_completes(here, place):
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed (tools/provision)")
 def test_zsh_completes(here, place):
     script = """
-autoload -Uz compinit; compinit -u -d /dev/null
+autoload -Uz compinit; compinit -u -D
 source <(onelog completion zsh)
 compadd() { shift; print -l -- "$@" }
 words=(onelog stream show plant-); CURRENT=4; _onelog
