@@ -1,70 +1,79 @@
-"""An error that is kept is raised for each request: it must not grow with them (I8)."""
+"""Errors that are kept and raised more than once."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import shutil
 
-import kio.schema.list_offsets.v1.request as asking
+import msgspec
 import pytest
 
-from onelog.base.errors import OnelogError, PartitionStopped
-from onelog.log.wakeup import as_future
-from onelog.protocols.kafka.apis import ApiKey
-from tests.support.kafka_hub import batch, desk
-from tests.unit.test_kafka_fetch import fetch, put
+from onelog.base.errors import OnelogError, PartitionStopped, StorageError, again, without_frames
+from onelog.broker import LOCAL, Message
+from tests.support.brokers import FAST, running
 
-TIMES = 50
-FRAMES = 40
+WAIT_S = 20
 
 
-def frames_of(error: BaseException) -> int:
-    """How many frames an error holds."""
-    found, trace = 0, error.__traceback__
-    while trace is not None:
-        found, trace = found + 1, trace.tb_next
-    return found
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error  # noqa: TRY301
+    except BaseException as found:  # noqa: BLE001 - it now has frames
+        return found
 
 
-def list_offsets(client) -> bytes:
-    partition = asking.ListOffsetsPartition(partition_index=0, timestamp=1)
-    topic = asking.ListOffsetsTopic(name="t", partitions=(partition,))
-    body = asking.ListOffsetsRequest(replica_id=-1, topics=(topic,))
-    return client.frame(ApiKey.LIST_OFFSETS, 1, body)
+def test_frames_are_taken_from_errors_that_are_each_others_cause():
+    kept, other = raised(StorageError("kept")), raised(OSError("other"))
+    kept.__cause__, other.__context__ = other, kept
+    assert without_frames(kept) is kept  # it ends
+    assert kept.__traceback__ is None
+    assert other.__traceback__ is None
 
 
-REQUESTS = {
-    "fetch": lambda client: fetch(client, 0),
-    "fetch at the end": lambda client: fetch(client, 1),
-    "list offsets": list_offsets,
-    "produce": lambda client: client.produce(batch(b"a")),
-}
+def raise_because(kept: BaseException, number: int) -> None:
+    try:
+        raise OSError(number)  # noqa: TRY301
+    except OSError as cause:
+        raise again(kept) from cause
 
 
-@pytest.mark.parametrize("what", REQUESTS)
-async def test_requests_to_a_stopped_partition_leave_nothing_behind(tmp_path, what):
-    async with desk(tmp_path) as here:
-        await put(here, batch(b"a"))
-        failure = PartitionStopped("the disk is broken")
-        here.log(0).stop(failure)
-        client = here.client()
-        for _ in range(TIMES):
-            client.send(REQUESTS[what](client))
-        await client.wait_for(TIMES)
-        assert here.log(0).stopped is failure
-        assert frames_of(failure) < FRAMES
+def test_an_error_that_is_raised_again_and_again_collects_no_causes():
+    kept = PartitionStopped("kept")
+    for number in range(3):
+        with pytest.raises(PartitionStopped) as found:
+            raise_because(kept, number)
+        cause = found.value.__cause__
+        assert isinstance(cause, OSError)
+        assert cause.args == (number,)
+        assert cause.__context__ is None
+    assert again(kept).__cause__ is None
+    assert kept.__context__ is None
 
 
-async def test_who_reads_or_waits_there_leaves_nothing_behind(tmp_path):
-    async with desk(tmp_path) as here:
-        await put(here, batch(b"a"))
-        failure = PartitionStopped("the disk is broken")
-        log = here.log(0)
-        log.stop(failure)
-        for _ in range(TIMES):
-            with pytest.raises(OnelogError):
-                log.read(log.high_watermark, 1)
-            with pytest.raises(OnelogError):
-                await as_future(partial(log.when_visible, log.high_watermark))
-            await asyncio.sleep(0)
-        assert frames_of(failure) < FRAMES
+async def test_publishers_get_errors_and_the_loop_goes_on_when_the_data_directory_is_gone(tmp_path):
+    small = msgspec.structs.replace(FAST.main, segment_bytes=65_536)
+    settings = msgspec.structs.replace(FAST, main=small)
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.publish(Message("a", b"1"), principal=LOCAL)
+        shutil.rmtree(tmp_path / "data")
+        refused = 0
+
+        async def publish() -> None:
+            nonlocal refused
+            for number in range(300):
+                message = Message(f"a/{number}", b"x" * 20_000)
+                try:
+                    await broker.publish(message, principal=LOCAL)
+                except OnelogError:
+                    refused += 1
+
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(publish() for _ in range(5)))
+        assert refused > 1_000
+
+
+@pytest.mark.parametrize("kind", [StorageError, PartitionStopped])
+def test_what_is_raised_again_is_the_error_that_was_kept(kind: type[OnelogError]):
+    kept = kind("the reason")
+    assert again(kept) is kept
+    assert str(again(kept)) == "the reason"

@@ -14,9 +14,10 @@ E = TypeVar("E", bound=BaseException)
 def again(error: E) -> E:
     """An error that is kept and raised more than once, ready to be raised.
 
-    Without the frames of the last time: they would add up, with all that they hold, for as long as
-    the error is kept.
+    Without the frames and the causes of the last time: they would add up, with all that they hold,
+    for as long as the error is kept.
     """
+    error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
@@ -191,10 +192,13 @@ def without_frames(error: OnelogError) -> OnelogError:
     """An error for keeping or passing on, without the frames that it came through.
 
     Frames hold their local variables, such as an unwritten batch, and through their callers the
-    object that keeps the error: a cycle, which stays in memory until the collector runs.
+    object that keeps the error: a cycle, which stays in memory until the collector runs. Errors can
+    be each other's cause: an error that is kept and raised again while another is handled.
     """
     part: BaseException | None = error
-    while part is not None:
+    seen: set[int] = set()
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
         part.__traceback__ = None
         part = part.__cause__ or part.__context__
     return error

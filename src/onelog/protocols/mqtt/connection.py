@@ -317,16 +317,16 @@ class Connection(Throttled):
 
     def join_routes(self) -> None:
         """Let the kernel use the routes of the client's principal."""
-        hub, principal = self.hub, self.principal
-        self.input.routes = hub.routes.join(principal)
-        self.input.resolve = lambda topic: self._resolve(hub, principal, topic)
+        hub, principal, written = self.hub, self.principal, self.written
 
-    def _resolve(self, hub: Hub, principal: Principal, topic: bytes) -> MqttRoute | None:
-        """The route of a topic that no client of the principal has written to yet."""
-        route = hub.resolve(principal, topic)
-        if route is not None:
-            note_written(self.written, route.topic.decode())
-        return route
+        def resolve(topic: bytes) -> MqttRoute | None:
+            route = hub.resolve(principal, topic)
+            if route is not None:
+                note_written(written, route.topic.decode())
+            return route
+
+        self.input.routes = hub.routes.join(principal)
+        self.input.resolve = resolve  # without the connection, which has the input: a cycle
 
     def quotas_changed(self) -> None:
         """Let the kernel report what it stages if anybody counts it."""

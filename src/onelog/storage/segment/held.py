@@ -90,10 +90,14 @@ class PartitionState:
             raise Closed(f"partition {self.directory} is closed")
 
     def stop(self, error: PartitionStopped) -> PartitionStopped:
-        """Refuse work from now on; the first error stays."""
+        """Refuse work from now on; the first error stays. Returns that error, to be raised.
+
+        It is another object than the one that stays: an error that is raised again and again would
+        collect causes, in the end itself.
+        """
         if self.stopped is None:
             self.stopped = error
-        return self.stopped
+        return type(self.stopped)(str(self.stopped))
 
     def failed(self, what: str, error: OSError) -> NoReturn:
         """Turn a system error into ours: a full disk may pass, any other error stops the

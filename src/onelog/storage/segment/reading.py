@@ -151,8 +151,8 @@ class LogReader:
             )
             with held.lock:
                 held.unreadable = PartitionStopped(reason)
-                held.stop(held.unreadable)
-            raise held.unreadable from error
+                stopped = held.stop(held.unreadable)
+            raise stopped from error
 
     def segments(self) -> list[SegmentInfo]:
         """Segments in order; the last is the active one."""
