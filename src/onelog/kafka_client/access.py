@@ -59,6 +59,13 @@ class Access:
     ca_named: str = "option tls.ca:"
     """What the user calls `ca_file`, for errors."""
 
+    @property
+    def who(self) -> str:
+        """Who asks, as rules name users."""
+        if self.user:
+            return f"user {self.user}"
+        return "the client certificate's user" if self.cert_file else "anonymous"
+
     def __str__(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.servers)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.kafka_client import codes, messages
 from onelog.kafka_client.access import Access
 from onelog.kafka_client.apis import Api
@@ -113,6 +113,13 @@ class Client:
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
+    def refusal(self, code: int, what: str, right: str, said: str | None = None) -> OnelogError:
+        """The error of a code. If the broker does not say so itself, it names who lacks which
+        right: most answers of Kafka have no room for words."""
+        if not said and codes.meaning(code).kind is NotAuthorized:
+            said = f"{self.access.who} may not do this: it needs the right {right}"
+        return codes.refusal(code, what, said)
+
     # -- topics and offsets
 
     def topics(
@@ -144,7 +151,8 @@ class Client:
             for part in asked:
                 code, _offset = messages.only(found, part)
                 if code:
-                    raise codes.refusal(code, f"the offsets of {part[0]}-{part[1]}")
+                    what = f"the offsets of {part[0]}-{part[1]}"
+                    raise self.refusal(code, what, codes.topic_right("describe", part[0]))
             return {part: found[part][1] for part in asked}
 
         return self.call(Api.LIST_OFFSETS, messages.list_offsets_request(asked), read)
@@ -211,7 +219,9 @@ class Client:
         def read(reader: Reader) -> Producer:
             code, producer = messages.read_init_producer(reader)
             if code:
-                raise codes.refusal(code, f"transactional id {transactional_id}")
+                what = f"transactional id {transactional_id}"
+                right = f"consume on cursor:transaction/{transactional_id}"
+                raise self.refusal(code, what, right)
             return producer
 
         body = messages.init_producer_request(transactional_id, timeout_ms)
@@ -227,7 +237,10 @@ class Client:
             barred = [part for part, code in found.items() if code == codes.POLICY_VIOLATION]
             if barred:
                 raise codes.NoTransactions(barred)
-            _check(found, f"transaction {transactional_id}:")
+            for (topic, number), code in found.items():
+                if code:
+                    what = f"transaction {transactional_id}: {topic}-{number}"
+                    raise self.refusal(code, what, codes.topic_right("publish", topic))
 
         body = messages.add_partitions_request(transactional_id, producer, parts)
         self.call(Api.ADD_PARTITIONS_TO_TXN, body, read)

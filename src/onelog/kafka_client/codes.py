@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from onelog.base import names
 from onelog.base.errors import (
     CorruptBatch,
     DuplicateSequence,
@@ -37,8 +39,8 @@ class NoTransactions(InvalidRequest):
 
     def __init__(self, parts: Iterable[tuple[str, int]]) -> None:
         self.parts = sorted(parts)
-        names = ", ".join(f"{topic}-{number}" for topic, number in self.parts)
-        super().__init__(f"{names}: no transaction may write there (error {POLICY_VIOLATION})")
+        texts = ", ".join(f"{topic}-{number}" for topic, number in self.parts)
+        super().__init__(f"{texts}: no transaction may write there (error {POLICY_VIOLATION})")
 
 
 class Code(NamedTuple):
@@ -96,6 +98,13 @@ CODES: Final[dict[int, Code]] = {
 def meaning(code: int) -> Code:
     """What a code means; one that we never ask for is an error of the broker's."""
     return CODES.get(code, Code(OnelogError, "it was refused"))
+
+
+def topic_right(action: str, name: str) -> str:
+    """A right on a topic that Kafka knows by this name, as rules write it."""
+    with contextlib.suppress(InvalidName):  # no rule can name it
+        name = names.from_dotted(name)
+    return f"{action} on topic:{name}"
 
 
 def refusal(code: int, what: str, said: str | None = None) -> OnelogError:

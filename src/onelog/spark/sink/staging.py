@@ -25,6 +25,7 @@ from onelog.base import names
 from onelog.base.errors import InvalidRequest, OnelogError, TopicNotFound
 from onelog.base.topics import is_exact
 from onelog.kafka_client import Client, NoTransactions, Part, Produced, Producer, refusal
+from onelog.kafka_client.codes import topic_right
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchBuilder
 from onelog.record.batch import compress_batch
 from onelog.spark.sink.columns import Layout, Rows, rows_of
@@ -134,7 +135,9 @@ class Staging:
                     " (kafka.topics.auto_create); create it first"
                 )
             if found.code:
-                raise refusal(found.code, f"topic {topic}")
+                raise self._client.refusal(
+                    found.code, f"topic {topic}", topic_right("publish", name)
+                )
             known = self._partitions[topic] = (name, len(found.partitions))
         return known
 

@@ -17,8 +17,8 @@ from typing import Final
 import pyarrow as pa
 
 from onelog.base.errors import CorruptBatch, OnelogError, Unavailable
-from onelog.kafka_client import Client, Fetched, Part, committed, fetch_request, refusal
-from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE
+from onelog.kafka_client import Client, Fetched, Part, committed, fetch_request
+from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE, topic_right
 from onelog.kernel import (
     ATTR_LOG_APPEND_TIME,
     BatchInfo,
@@ -121,7 +121,7 @@ def _read(client: Client, slices: list[Slice], maker: _Maker) -> Iterator[pa.Rec
         for answer in answers:
             row = by_part[answer.topic, answer.partition]
             before = row.at
-            infos = _advance(row, answer, maker.fail_on_data_loss)
+            infos = _advance(client, row, answer, maker.fail_on_data_loss)
             moved = moved or row.at > before
             if infos:
                 made.append((row.slice.cut(before, row.slice.end), answer, infos))
@@ -140,7 +140,9 @@ def _read(client: Client, slices: list[Slice], maker: _Maker) -> Iterator[pa.Rec
             yield from maker.batches(piece, answer, infos)
 
 
-def _advance(row: _Progress, answer: Fetched, fail_on_data_loss: bool) -> list[BatchInfo]:
+def _advance(
+    client: Client, row: _Progress, answer: Fetched, fail_on_data_loss: bool
+) -> list[BatchInfo]:
     """The batches that came of a slice; its place is then behind them."""
     topic, partition = row.part
     if answer.code == OFFSET_OUT_OF_RANGE:
@@ -156,7 +158,8 @@ def _advance(row: _Progress, answer: Fetched, fail_on_data_loss: bool) -> list[B
             row.at = row.slice.end
         return []
     if answer.code:
-        raise refusal(answer.code, f"{topic}-{partition} at offset {row.at}")
+        what = f"{topic}-{partition} at offset {row.at}"
+        raise client.refusal(answer.code, what, topic_right("subscribe", topic))
     if not answer.records:
         return []
     infos, _end, reason = scan_valid(answer.records, 0, False)

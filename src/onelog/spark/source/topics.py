@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from onelog.base.errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from onelog.base.topics import is_exact
-from onelog.kafka_client import EARLIEST, LATEST, Client, Part, Topic, refusal
-from onelog.kafka_client.codes import UNKNOWN_TOPIC
+from onelog.kafka_client import EARLIEST, LATEST, Client, Part, Topic
+from onelog.kafka_client.codes import UNKNOWN_TOPIC, topic_right
 from onelog.spark.source.options import Topics, Where
 
 
@@ -40,16 +40,17 @@ def find_topics(client: Client, wanted: Topics, *, lenient: bool = False) -> lis
             if not row.internal and not row.code and matches(row.name)
         ]
     return [
-        _found(row, wanted)
+        _found(client, row, wanted)
         for row in sorted(client.topics(sorted(wanted.names)))
         if not (lenient and row.code == UNKNOWN_TOPIC)
     ]
 
 
-def _found(row: Topic, wanted: Topics) -> Found:
+def _found(client: Client, row: Topic, wanted: Topics) -> Found:
     text = wanted.names[row.name]
     if row.code:
-        raise refusal(row.code, f"option {wanted.kind}: topic {text!r}")
+        what = f"option {wanted.kind}: topic {text!r}"
+        raise client.refusal(row.code, what, topic_right("subscribe", row.name))
     partitions = wanted.partitions.get(row.name, row.partitions)
     missing = set(partitions) - set(row.partitions)
     if missing:
