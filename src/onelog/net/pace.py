@@ -8,6 +8,8 @@ Rules (I8):
   An open connection is watched past the high mark, one that is closed while any byte waits.
 - The protocol may stop reading for its own reasons. The connection is read only while neither the
   protocol nor the pace has stopped it.
+- A connection costs little before it does anything: what only a slow or a leaving peer needs is
+  made then. Each object that stays is one more that the cycle collector walks.
 - At the end a peer may finish: it gets an end of stream, its further input is thrown away, and the
   socket is closed when the peer closes it or after `LINGER_S`. A close with unread input would be a
   reset, and the peer could lose the last answer.
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from onelog.net.deadline import Deadline
 
@@ -87,6 +89,18 @@ class WriteWatch:
         self._wait()
 
 
+class Paced(Protocol):
+    """The connection whose pace it is."""
+
+    def stuck(self) -> None:
+        """The peer takes nothing any more: cut it off."""
+        ...
+
+    def parting(self) -> None:
+        """The peer is to finish: throw its further input away."""
+        ...
+
+
 class PacedTransport:
     """The loop's transport as a protocol has it."""
 
@@ -97,42 +111,30 @@ class PacedTransport:
         "_is_parting",
         "_lower",
         "_mark_bytes",
-        "_on_part",
+        "_owner",
         "_wanted",
         "_watch",
+        "_write_timeout_s",
         "abort",
-        "get_extra_info",
-        "get_protocol",
         "get_write_buffer_size",
         "is_closing",
         "write",
-        "write_eof",
         "writelines",
     )
 
-    def __init__(
-        self,
-        lower: asyncio.Transport,
-        write_timeout_s: float,
-        on_stuck: Callable[[], None],
-        on_part: Callable[[], None],
-    ) -> None:
+    def __init__(self, lower: asyncio.Transport, write_timeout_s: float, owner: Paced) -> None:
         # A write is the loop's own method: nothing of ours is between.
         self.write = lower.write
         self.writelines = lower.writelines
-        self.write_eof = lower.write_eof
         self.abort = lower.abort
         self.is_closing = lower.is_closing
         self.get_write_buffer_size = lower.get_write_buffer_size
-        self.get_extra_info = lower.get_extra_info
-        self.get_protocol = lower.get_protocol
         self._lower = lower
-        self._on_part = on_part
-        self._deadline = Deadline(asyncio.get_running_loop())
+        self._owner: Paced | None = owner
+        self._write_timeout_s = write_timeout_s
+        self._deadline: Deadline | None = None
         """Of a peer that takes nothing, and later of one that is to finish."""
-        self._watch = WriteWatch(
-            lower, self._deadline, write_timeout_s, on_stuck, self._stop_reading
-        )
+        self._watch: WriteWatch | None = None
         self._high_bytes = HIGH_BYTES
         self._mark_bytes = 0
         self._is_full = False
@@ -140,6 +142,18 @@ class PacedTransport:
         self._is_parting = False
 
     # -- the protocol's side
+
+    def write_eof(self) -> None:
+        """Send what waits, and say that nothing more comes."""
+        self._lower.write_eof()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Facts of the connection: `peername`, `socket`, `ssl_object`, …"""
+        return self._lower.get_extra_info(name, default)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whom the loop calls."""
+        return self._lower.get_protocol()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """When `pause_writing` and `resume_writing` of the protocol are called."""
@@ -167,20 +181,21 @@ class PacedTransport:
         self._lower.close()
         # However little waits: a peer that never takes it must not keep its connection for ever.
         if not self._is_parting and self.get_write_buffer_size():
-            self._watch.start()
+            self._start_watch()
 
     def part(self) -> None:
         """Send what waits, say that nothing more comes, and let the peer finish."""
         if self._is_parting or self.is_closing():
             return
         self._is_parting = True
-        self._on_part()
+        if self._owner is not None:
+            self._owner.parting()
         self._is_full = False
         self.resume_reading()
         if self._lower.can_write_eof():
             with contextlib.suppress(OSError):  # the peer may be gone, and we not told yet
                 self._lower.write_eof()
-        self._deadline.start(LINGER_S, self._lower.abort)
+        self._timer().start(LINGER_S, self._lower.abort)
 
     # -- the loop's side
 
@@ -188,11 +203,11 @@ class PacedTransport:
         """More than the high mark waits for the peer."""
         self._mark_bytes = 0
         if not self._is_parting:
-            self._watch.start()
+            self._start_watch()
 
     def caught_up(self) -> None:
         """The peer has read."""
-        if not self._is_parting and not self.is_closing():
+        if self._watch is not None and not self._is_parting and not self.is_closing():
             self._watch.stop()
         if self._is_full:
             self._is_full = False
@@ -214,10 +229,28 @@ class PacedTransport:
             if self._wanted:
                 self._lower.pause_reading()
 
+    def _timer(self) -> Deadline:
+        if self._deadline is None:
+            self._deadline = Deadline(asyncio.get_running_loop())
+        return self._deadline
+
+    def _start_watch(self) -> None:
+        owner = self._owner
+        if owner is None:  # it is gone
+            return
+        if self._watch is None:
+            self._watch = WriteWatch(
+                self._lower, self._timer(), self._write_timeout_s, owner.stuck, self._stop_reading
+            )
+        self._watch.start()
+
     def lost(self) -> None:
         """The connection is gone: its memory is freed when its protocol drops this object."""
-        self._watch.let_go()
-        self._on_part = _nothing
+        self._owner = None
+        if self._watch is not None:
+            self._watch.let_go()
+        if self._deadline is not None:
+            self._deadline.stop()
 
 
 def _nothing() -> None:
