@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import GateLimits, server
+from onelog.net import server
 from tests.support.listening import LOOPS, listening, run_on, server_tls, write_tls_files
 
 CROWD = 40
@@ -43,7 +43,8 @@ def files(tmp_path_factory):
     return write_tls_files(tmp_path_factory.mktemp("tls"), trustme.CA())
 
 
-def test_a_pass_of_the_loop_accepts_few_and_all_come_in_at_last(on_loop, files):
+@pytest.mark.parametrize("secure", [False, True], ids=["tcp", "tls"])
+def test_a_pass_of_the_loop_accepts_few_and_all_come_in_at_last(on_loop, files, secure):
     async def main():
         passes = 0
         accepted: collections.Counter[int] = collections.Counter()
@@ -56,7 +57,7 @@ def test_a_pass_of_the_loop_accepts_few_and_all_come_in_at_last(on_loop, files):
             if not everybody.is_set():
                 loop.call_soon(tick)
 
-        async with listening(GateLimits(), tls=server_tls(files)) as running:
+        async with listening(tls=server_tls(files) if secure else None) as running:
             enter = running.gate.enter
 
             def counted() -> bool:

@@ -50,10 +50,10 @@ class Tokens(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     jwks_file: Annotated[
-        str, Meta(description="Instead: file with the issuer's public keys (JWKS).")
+        str, Meta(description="Instead of `discovery`: file with the issuer's public keys (JWKS).")
     ] = ""
     jwks_url: Annotated[
-        str, Meta(description="Instead: URL of the issuer's public keys (JWKS).")
+        str, Meta(description="Instead of `discovery`: URL of the issuer's public keys (JWKS).")
     ] = ""
     ca_file: Annotated[
         str,
@@ -63,7 +63,7 @@ class Tokens(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     refresh_interval_ms: Annotated[
-        int, Meta(ge=1000, le=7 * _DAY_MS, description="How often keys are asked for at a URL.")
+        int, Meta(ge=1000, le=7 * _DAY_MS, description="How often keys are fetched from a URL.")
     ] = 3_600_000
     issuer: Annotated[
         str,
@@ -71,7 +71,7 @@ class Tokens(Section, frozen=True, kw_only=True):
     ] = ""
     audience: Annotated[str, Meta(description="Audience that a token must name; empty: any.")] = ""
     algorithms: Annotated[
-        tuple[Algorithm, ...], Meta(min_length=1, description="Signatures that count.")
+        tuple[Algorithm, ...], Meta(min_length=1, description="Signature algorithms accepted.")
     ] = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
     leeway_ms: Annotated[
         int, Meta(ge=0, le=300_000, description="How far the issuer's clock may be off.")

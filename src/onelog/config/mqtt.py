@@ -90,7 +90,12 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         int, Meta(ge=0, description="Connections from one address; 0: as many as in total.")
     ] = 0
     connects_per_second: Annotated[
-        int, Meta(ge=0, description="New connections a second over all addresses; 0: any number.")
+        int,
+        Meta(
+            ge=0,
+            description="New connections per second over all addresses; more are closed at once."
+            " 0: no bound.",
+        ),
     ] = 10_000
     connect_timeout_ms: Annotated[
         int,

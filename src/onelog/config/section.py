@@ -22,7 +22,12 @@ class ConnectionLimits(Section, frozen=True, kw_only=True):
         int, Meta(ge=0, description="Connections from one address at once; 0: no bound.")
     ] = 0
     connects_per_second: Annotated[
-        int, Meta(ge=0, description="New connections per second; 0: no bound.")
+        int,
+        Meta(
+            ge=0,
+            description="New connections per second over all addresses; more are closed at once."
+            " 0: no bound.",
+        ),
     ] = 0
     write_timeout_ms: Annotated[
         int,

@@ -41,22 +41,22 @@ class ConnectionBounds(Protocol):
 
     @property
     def connections(self) -> int:
-        """At once, in all."""
+        """Connections at once, in all."""
         ...
 
     @property
     def connections_per_ip(self) -> int:
-        """At once, from one address."""
+        """Connections at once, from one address."""
         ...
 
     @property
     def connects_per_second(self) -> int:
-        """New ones."""
+        """New connections per second; more are closed at once."""
         ...
 
     @property
     def write_timeout_ms(self) -> int:
-        """How long one may take no bytes."""
+        """How long a peer may take no bytes, although some wait for it."""
         ...
 
 

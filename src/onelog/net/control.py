@@ -45,7 +45,7 @@ class ControlServer:
         self._talks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begin to hear. Where the file system has no sockets, the server runs without."""
+        """Begin to hear. Where the file system has no sockets, the server runs without it."""
         try:
             sock = _bind(self._data_dir, self._held.enter_context(_short(self._data_dir)))
         except OSError as error:

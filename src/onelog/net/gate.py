@@ -1,9 +1,9 @@
 """Limits of connections: how many in all, from one address, and per second.
 
-Rules: asked once per connection, before anything is read from it. Guards (bans, quotas of
-addresses) may keep an address out. The rate is a token bucket on the
-monotonic clock. An IPv6 peer is counted by its /64, which is what one customer gets. One gate may
-stand before several listeners.
+Rules: the gate is asked once per connection, before anything is read from it. Guards (bans, quotas
+of addresses) may keep an address out. The rate is a token bucket on the monotonic clock. An IPv6
+peer is counted by its /64, which is what one customer gets. One gate may stand before several
+listeners.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class GateLimits(msgspec.Struct, frozen=True, kw_only=True):
     total_max: int = 0
     per_host_max: int = 0
     per_second_max: int = 0
-    """Also how many may come at once after a quiet time."""
+    """It is also how many may come at once after a quiet time."""
 
 
 class Gate:
@@ -52,8 +52,7 @@ class Gate:
         """Connections that were cut off because their peer took no bytes."""
 
     def enter(self) -> bool:
-        """Whether a connection may come in; the caller of an accepted one calls `leave` at its
-        end."""
+        """Whether a connection may come in. If so, the caller calls `leave` when it ends."""
         limits = self.limits
         if limits.total_max and self.open >= limits.total_max:
             self.refused_total += 1
@@ -66,7 +65,8 @@ class Gate:
         return True
 
     def take_host(self, host: str) -> str | None:
-        """Count a connection for its host, or not; the key to `leave` with."""
+        """Count a connection for its host. Returns the key to `leave` with, None if the host may
+        not come in."""
         for admits in self.guards:
             if not admits(host):
                 self.refused_guard += 1

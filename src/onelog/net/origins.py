@@ -17,13 +17,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 ANY: Final = "*"
-"""As a configured origin: every page may."""
+"""As a configured origin: every page may connect."""
 
 
 def may_connect(
     found: Sequence[str], hosts: Sequence[str], origins: Sequence[str], *, trusts_names: bool
 ) -> bool:
-    """Whether a request is a program's, or of a page that may connect.
+    """Whether a request comes from a program, or from a page that may connect.
 
     `found` and `hosts` are the values of its headers Origin and Host, one of each in order.
     """

@@ -31,7 +31,10 @@ LINGER_S: Final = 2.0
 
 
 class WriteWatch:
-    """Calls `on_stuck` when a peer takes nothing for so long; `stop_reading` makes that sure."""
+    """Calls `on_stuck` when a peer takes no byte for the timeout.
+
+    `stop_reading` keeps the peer from asking for more, so that the next look is certain.
+    """
 
     __slots__ = (
         "_deadline",

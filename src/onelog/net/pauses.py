@@ -21,7 +21,7 @@ class Pauses:
     def __init__(self) -> None:
         self._transport: StreamTransport | None = None
         self.reasons = _NO_REASONS
-        """For a look where a call would be too much. Most of the time there are none."""
+        """Hot paths read it directly, because a call would cost too much. Mostly it is empty."""
         self.heard = False
         """For a `SilenceWatch`: a peer that was not read could not be heard."""
 
@@ -66,7 +66,7 @@ class ByteBound:
         self.size_bytes = 0
 
     def add(self, size_bytes: int) -> None:
-        """So many more wait, or less."""
+        """So many more bytes wait; a negative number is taken away."""
         self.size_bytes += size_bytes
         if self.size_bytes > self._bytes_max:
             self._pauses.pause(self._why)

@@ -72,7 +72,7 @@ class StreamTransport(Protocol):
         ...
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the peer did not read yet."""
+        """Bytes that the peer has not read yet."""
         ...
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

@@ -48,7 +48,7 @@ def bytes_wanted(buffer: bytes) -> int:
             )
         raise ProtocolViolation(
             "the connection does not begin with a PROXY protocol version 2 header: let the proxy "
-            "send one, or switch `proxy` off for this listener"
+            "send one, or switch `proxy_protocol` off for this listener"
         )
     if len(buffer) < _FIXED_BYTES:
         return _FIXED_BYTES - len(buffer)

@@ -2,11 +2,11 @@
 
 Rules:
 - A connection over a limit is closed at once, before a byte is read or a key is exchanged.
-- PROXY header, TLS handshake and WebSocket upgrade together have until one deadline. TLS begins
-  when the peer has sent its ClientHello.
-- Between the loop and a protocol over TCP or TLS stands nothing of ours: a read is one call of its
-  `data_received`. A guard sees the begin and the end of a connection, to count it, and the reads of
-  a peer that is behind with reading (`pace.py`).
+- PROXY header, TLS handshake and WebSocket upgrade share one deadline. TLS begins when the peer has
+  sent its ClientHello.
+- Nothing of ours stands between the loop and a protocol over TCP or TLS: a read is one call of its
+  `data_received`. A guard sees the beginning and the end of a connection, to count it, and the
+  reads of a peer that is behind with reading (`pace.py`).
 - Works on asyncio and on uvloop. Established connections belong to their protocol: closing the
   listener ends handshakes and leaves them alone.
 """
@@ -41,12 +41,12 @@ _log = get_logger("net")
 HANDSHAKE: Final = "handshake"
 """Incidents: a connection met a fault of ours before its protocol began."""
 BACKLOG: Final = 1_024
-ACCEPTS_PER_PASS: Final = 8
+ACCEPTS_PER_PASS: Final = 4
 """Connections accepted per wake-up of the loop, so that a storm does not starve the others: each
 takes some 100 µs, and the rest wait in the system's backlog."""
 
 ACCEPT_PAUSE_S: Final = 1.0
-"""Rest after the process ran out of open files."""
+"""How long nothing is accepted after the process ran out of open files."""
 
 _OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -97,9 +97,11 @@ class ServedListener:
         """Begin to accept."""
         for sock in self.listener.sockets:
             if self._tls is None and self._proxy is None:
-                # The loop's own server: the cheapest way to accept.
+                # The loop's own server: the cheapest way to accept. asyncio accepts a whole backlog
+                # per pass, so it is told a small one; uvloop accepts one connection.
                 make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
-                server = await self._loop.create_server(make, sock=sock, backlog=BACKLOG)
+                server = await self._loop.create_server(make, sock=sock, backlog=ACCEPTS_PER_PASS)
+                sock.listen(BACKLOG)
                 self._servers.append(server)
             else:
                 sock.listen(BACKLOG)
@@ -150,7 +152,7 @@ class ServedListener:
             _log.warning("accept failed", listener=self.listener.name, error=str(error))
             return
         _log.error(
-            "connections cannot be accepted, too many files are open: raise limits.open_files_max",
+            "no connection can be accepted, too many files are open: raise limits.open_files_max",
             listener=self.listener.name,
             error=str(error),
         )
@@ -228,7 +230,7 @@ class ServedListener:
         self.gate.handshakes_late += late
 
     def stuck(self, arrival: _Arrival) -> None:
-        """Tell of a peer that takes nothing any more and is cut off."""
+        """Report a peer that takes no bytes any more and is cut off."""
         self.gate.writes_stuck += 1
         _log.info(
             "connection ended",
@@ -259,7 +261,7 @@ class ServedListener:
     def arrived(self, transport: asyncio.BaseTransport) -> _Arrival | None:
         """Admit a connection that the loop accepted for us; None: it may not come in."""
         address = transport.get_extra_info("peername")
-        if not address or self._closing or not self.gate.enter():  # no address: it is gone again
+        if not address or self._closing or not self.gate.enter():  # no address: the peer is gone
             return None
         arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
         arrival.host_key = self.gate.take_host(arrival.host)

@@ -50,7 +50,7 @@ class SilenceWatch:
         self._looks = self._looks_left = 0
 
     def start(self, look_s: float, looks: int) -> None:
-        """Look each so many seconds; so many looks in a row that find nothing are silence."""
+        """Look every `look_s` seconds; `looks` looks in a row that hear nothing are silence."""
         self._look_s = look_s
         self._looks = self._looks_left = looks
         self._hearing.heard = False

@@ -345,7 +345,7 @@ class WebSocketTransport(asyncio.Transport):
         return self._lower.is_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the peer did not read yet."""
+        """Bytes that the peer has not read yet."""
         return self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
