@@ -92,7 +92,7 @@ class WriteWatch:
         self._wait()
 
 
-class Paced(Protocol):
+class PacedOwner(Protocol):
     """The connection whose pace it is."""
 
     def stuck(self) -> None:
@@ -125,7 +125,7 @@ class PacedTransport:
         "writelines",
     )
 
-    def __init__(self, lower: asyncio.Transport, write_timeout_s: float, owner: Paced) -> None:
+    def __init__(self, lower: asyncio.Transport, write_timeout_s: float, owner: PacedOwner) -> None:
         # A write is the loop's own method: nothing of ours is between.
         self.write = lower.write
         self.writelines = lower.writelines
@@ -133,7 +133,7 @@ class PacedTransport:
         self.is_closing = lower.is_closing
         self.get_write_buffer_size = lower.get_write_buffer_size
         self._lower = lower
-        self._owner: Paced | None = owner
+        self._owner: PacedOwner | None = owner
         self._write_timeout_s = write_timeout_s
         self._deadline: Deadline | None = None
         """Of a peer that takes nothing, and later of one that is to finish."""

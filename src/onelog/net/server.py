@@ -98,7 +98,7 @@ class ServedListener:
         for sock in self.listener.sockets:
             if self._tls is None and self._proxy is None:
                 # The loop's own server: the cheapest way to accept. asyncio accepts a whole backlog
-                # per pass, so it is told a small one; uvloop accepts one connection.
+                # per pass, so it gets a small one; uvloop accepts one connection.
                 make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
                 server = await self._loop.create_server(make, sock=sock, backlog=ACCEPTS_PER_PASS)
                 sock.listen(BACKLOG)
