@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -259,6 +260,24 @@ async def test_waiting_mutations_share_a_commit(store: LocalStore) -> None:
     revisions = await asyncio.gather(*(store.put(f"k{i}", b"") for i in range(200)))
     assert len(set(revisions)) == 200
     assert commits < 20
+
+
+async def test_a_copy_that_waits_beside_a_mutation_is_made_after_its_commit(
+    path: Path, store: LocalStore
+) -> None:
+    held, copy = threading.Event(), path.parent / "copy.db"
+    first = asyncio.create_task(store._submit(lambda _db: held.wait(WAIT_S)))
+    copied = asyncio.create_task(store.snapshot(copy))
+    put = asyncio.create_task(store.put("a", b"1"))
+    await asyncio.sleep(0)  # all three wait for the thread, the last two as one group
+    held.set()
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(first, copied, put)
+    found = await LocalStore.open(copy, SystemClock())
+    entry = await found.get("a")
+    await found.close()
+    assert entry is not None
+    assert (entry.value, entry.mod_revision) == (b"1", copied.result())
 
 
 async def test_one_refused_mutation_does_not_spoil_its_group(store: LocalStore) -> None:

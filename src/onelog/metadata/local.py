@@ -163,7 +163,7 @@ class LocalStore:
 
     async def snapshot(self, path: Path) -> int:
         """Write all of the store into a new file. Returns the revision that it holds."""
-        return await self._submit(lambda db: db.copy(path))
+        return await self._submit(lambda db: db.copy(path), alone=True)
 
     async def close(self) -> None:
         """Finish waiting calls, then close everything. Idempotent."""
@@ -183,11 +183,15 @@ class LocalStore:
             raise Closed(f"the metadata store {self._path} was closed")
 
     async def _submit(
-        self, work: Callable[[LocalDatabase], T], done: Callable[[T], None] | None = None
+        self,
+        work: Callable[[LocalDatabase], T],
+        done: Callable[[T], None] | None = None,
+        *,
+        alone: bool = False,
     ) -> T:
         self._need_open()
         waiter: asyncio.Future[T] = self._loop.create_future()
-        self._worker.submit(StoreJob(work, waiter, False, done))
+        self._worker.submit(StoreJob(work, waiter, False, done, alone=alone))
         return await waiter
 
     async def _mutate(

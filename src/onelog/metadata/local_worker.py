@@ -2,7 +2,8 @@
 
 Rules:
 - Jobs wait in one bounded queue. The thread takes all that wait and commits their mutations
-  together (group commit); each is atomic and has its own revision.
+  together (group commit); each is atomic and has its own revision. A job that works `alone` comes
+  after that commit: a copy inside of the transaction would wait for the end of it, for ever.
 - Every answer, of reads too, goes back after the commit of its group, so nobody sees what a crash
   could undo (I4). `finish` gets them on the loop, in the order of their commits.
 - A group that fails before its commit, or because the disk is full, is rolled back as a whole and
@@ -38,10 +39,10 @@ class StoreJob:
     """One call for the thread.
 
     A mutation's `work` returns (outcome, revision). `done` runs on the loop after the commit, also
-    when the caller no longer waits.
+    when the caller no longer waits. A job that works `alone` is outside of any transaction.
     """
 
-    __slots__ = ("done", "mutates", "outcome", "revision", "waiter", "work")
+    __slots__ = ("alone", "done", "mutates", "outcome", "revision", "waiter", "work")
 
     def __init__(
         self,
@@ -49,10 +50,13 @@ class StoreJob:
         waiter: asyncio.Future[Any],
         mutates: bool,
         done: Callable[[Any], None] | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self.work = work
         self.waiter = waiter
         self.mutates = mutates
+        self.alone = alone
         self.done = done
         self.outcome: Any = None
         self.revision: Revision = ()
@@ -121,7 +125,10 @@ class Worker:
                 for job in group:
                     job.outcome = stopped
             else:
-                stopped = _work(db, group)
+                stopped = _work(db, [job for job in group if not job.alone])
+                for job in group:
+                    if job.alone:
+                        _work_alone(db, job, stopped)
             self._post(self._handed_back, group)
         if db is not None:
             with contextlib.suppress(sqlite3.Error):  # a broken disk: all answers went out already
@@ -158,6 +165,13 @@ def _work(db: LocalDatabase, group: list[StoreJob]) -> OnelogError | None:
     except Exception as error:  # noqa: BLE001 - a defect: nobody may wait for ever over it
         return _stop(db, group, OutcomeUnknown(f"the metadata store failed: {error!r}"))
     return None
+
+
+def _work_alone(db: LocalDatabase, job: StoreJob, stopped: OnelogError | None) -> None:
+    try:
+        job.outcome = stopped or job.work(db)
+    except Exception as error:  # noqa: BLE001 - one job's error must not leave the others waiting
+        job.outcome = error
 
 
 def _attempt(db: LocalDatabase, job: StoreJob) -> None:
