@@ -13,7 +13,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from onelog.base.errors import ConfigError
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
+from onelog.base.networks import parse_networks
 from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
 from onelog.config.listeners import AdminListener, Listeners, ListenerTls
@@ -416,12 +418,11 @@ def _admin_problems(admin: AdminListener) -> Iterator[Problem]:
 
 
 def _ban_problems(bans: LoginBans) -> Iterator[Problem]:
-    for text in filter(None, (word.strip() for word in bans.exempt.split(","))):
-        try:
-            ipaddress.ip_network(text)
-        except ValueError as error:
-            path = "security.bans.exempt"
-            yield Problem(path, f"{path}: {error}; write networks such as 10.0.0.0/8")
+    path = "security.bans.exempt"
+    try:
+        parse_networks(path, filter(None, (word.strip() for word in bans.exempt.split(","))))
+    except ConfigError as error:
+        yield Problem(path, str(error))
 
 
 def _token_problems(tokens: Tokens) -> Iterator[Problem]:

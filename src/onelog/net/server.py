@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,7 +24,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from onelog.base.clock import SystemClock
-from onelog.base.errors import ConfigError, ProtocolViolation
+from onelog.base.errors import ProtocolViolation
+from onelog.base.networks import is_within, parse_networks
 from onelog.net import proxy as proxy_header
 from onelog.net.client_hello import wait_for_hello
 from onelog.net.gate import Gate
@@ -81,7 +81,11 @@ class ServedListener:
         self._tls = tls
         self._websocket = websocket
         self._proxy = proxy
-        self._trusted = _networks(listener.name, proxy.trusted) if proxy else ()
+        self._trusted = (
+            parse_networks(f"listeners.{listener.name}.proxy_trusted", proxy.trusted)
+            if proxy
+            else ()
+        )
         self._timeout_s = handshake_timeout_s
         self.write_timeout_s = write_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -192,12 +196,8 @@ class ServedListener:
             self.troubles.note(HANDSHAKE, self.listener.name, error)
 
     async def _read_proxy_header(self, sock: socket.socket, arrival: _Arrival) -> None:
-        if self._trusted:
-            address = ipaddress.ip_address(arrival.host.partition("%")[0])
-            if not any(address in network for network in self._trusted):
-                raise ProtocolViolation(
-                    "the peer is not one of the trusted proxies (proxy_trusted)"
-                )
+        if self._trusted and not is_within(self._trusted, arrival.host):
+            raise ProtocolViolation("the peer is not one of the trusted proxies (proxy_trusted)")
         header = b""
         async with asyncio.timeout_at(arrival.deadline):
             while wanted := proxy_header.bytes_wanted(header):
@@ -397,13 +397,3 @@ async def start_listener(
 def _certificate(secure: ssl.SSLObject) -> dict[str, Any] | None:
     found = secure.getpeercert()  # empty without a certificate, or when it was not verified
     return cast("dict[str, Any]", found) if found else None
-
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def _networks(name: str, texts: tuple[str, ...]) -> tuple[Network, ...]:
-    try:
-        return tuple(ipaddress.ip_network(text) for text in texts)
-    except ValueError as error:
-        raise ConfigError(f"listeners.{name}: a trusted proxy network is wrong: {error}") from None

@@ -25,7 +25,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import ConfigError, NotAuthenticated, NotFound
+from onelog.base.errors import NotAuthenticated, NotFound
+from onelog.base.networks import is_within, parse_networks
 from onelog.net.gate import host_key
 from onelog.observe import Sample, get_logger
 
@@ -36,7 +37,6 @@ ADDRESSES_MAX: Final = 65_536
 _DOUBLINGS_MAX: Final = 30
 
 T = TypeVar("T")
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressBanned(NotAuthenticated):
@@ -78,7 +78,7 @@ class Bans:
     def __init__(self, settings: BanSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._exempt = networks("security.bans.exempt", settings.exempt)
+        self._exempt = parse_networks("security.bans.exempt", settings.exempt)
         self._failing: OrderedDict[str, _Failures] = OrderedDict()
         self._banned: OrderedDict[str, tuple[float, BanInfo]] = OrderedDict()
         self.failures = 0
@@ -156,11 +156,9 @@ class Bans:
 
     def _is_exempt(self, host: str) -> bool:
         try:
-            address = ipaddress.ip_address(host.partition("%")[0])
+            return is_within(self._exempt, host)
         except ValueError:
             return True  # it has no address, so it is on this machine
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self._exempt)
 
     # -- operators
 
@@ -193,11 +191,3 @@ class Bans:
                 self.failures,
             ),
         )
-
-
-def networks(key: str, texts: tuple[str, ...]) -> tuple[Network, ...]:
-    """The networks of a configuration key. Raises ConfigError."""
-    try:
-        return tuple(ipaddress.ip_network(text) for text in texts)
-    except ValueError as error:
-        raise ConfigError(f"{key}: a network is wrong: {error}") from None
