@@ -62,9 +62,9 @@ def test_a_pipeline_runs_once_and_is_stopped_by_name(tmp_path, holder):
 def test_one_that_was_killed_is_known_as_such(tmp_path, holder):
     holder.kill()
     holder.wait()
-    (state,) = known_pipelines(tmp_path)
-    assert state.status().phase == "killed"
-    assert not state.stop(1.0)
+    (status,) = known_pipelines(tmp_path)
+    assert status.phase == "killed"
+    assert not State(tmp_path / "pipelines" / status.name).stop(1.0)
 
 
 def test_one_that_never_ran_is_not_known(tmp_path):

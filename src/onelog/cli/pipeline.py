@@ -10,17 +10,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
 from onelog.base.errors import ConfigError
 from onelog.cli import pipeline_view, render
+from onelog.cli.client import path_of
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
+from onelog.cli.places import CaFile, Insecure, Place, ServerUrl, connected
 
 if TYPE_CHECKING:
-    from onelog.pipelines import Pipeline
+    from onelog.pipelines import Pipeline, Status
     from onelog.pipelines.declarative import Declarative
     from onelog.pipelines.declarative.run import Refresh
     from onelog.pipelines.workspace import Workspace
@@ -62,6 +64,31 @@ class Where:
 
 
 HERE = Where()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Watched(Where):
+    """Which data directory, or which server anywhere."""
+
+    url: ServerUrl = ""
+    ca_file: CaFile = ""
+    insecure: Insecure = False
+
+    @property
+    def place(self) -> Place:
+        """The server, if one is named."""
+        return Place(
+            url=self.url,
+            ca_file=self.ca_file,
+            insecure=self.insecure,
+            config=self.config,
+            data=self.data,
+            assignments=self.assignments,
+        )
+
+
+WATCHED = Watched()
 
 
 @Parameter(name="*")
@@ -242,16 +269,12 @@ def _add_running(app: App) -> None:
 
 def _add_watching(app: App) -> None:
     @app.command(name="list")
-    def list_command(*, where: Where = HERE) -> None:
-        """Show every pipeline that has run in this data directory."""
-        from onelog.pipelines import known_pipelines  # noqa: PLC0415
-
-        pipeline_view.print_list(
-            [state.status() for state in known_pipelines(where.workspace().data_dir)]
-        )
+    def list_command(*, where: Watched = WATCHED) -> None:
+        """Show every pipeline that has run in this data directory, or on that of --url."""
+        pipeline_view.print_list(_all(where))
 
     @app.command
-    def status(name: str, *, json: Annotated[bool, Flag] = False, where: Where = HERE) -> None:
+    def status(name: str, *, json: Annotated[bool, Flag] = False, where: Watched = WATCHED) -> None:
         """Show the progress of a pipeline, or how it ended.
 
         Parameters
@@ -261,9 +284,7 @@ def _add_watching(app: App) -> None:
         json
             One JSON object.
         """
-        from onelog.pipelines import State  # noqa: PLC0415
-
-        found = State(where.workspace().state_dir(_named(name))).status()
+        found = _one(where, _named(name))
         if json:
             render.OUT.print(msgspec.json.encode(found).decode(), markup=False)
         else:
@@ -291,3 +312,31 @@ def _add_watching(app: App) -> None:
 def _named(name: str) -> str:
     """The name of a pipeline that is named by its file or by itself."""
     return _loaded(Path(name)).name if Path(name).suffix in (".toml", ".yml", ".yaml") else name
+
+
+def _all(where: Watched) -> list[Status]:
+    """Every pipeline: of the files here, or as the server of --url answers."""
+    from onelog.pipelines import known_pipelines  # noqa: PLC0415 - see above
+
+    if not where.place.is_named:
+        return known_pipelines(where.workspace().data_dir)
+    with connected(where.place) as client:
+        return [_status(row) for page in client.pages("/pipelines", {}) for row in page["items"]]
+
+
+def _one(where: Watched, name: str) -> Status:
+    """One pipeline, from the same places."""
+    from onelog.pipelines import State  # noqa: PLC0415 - see above
+
+    if not where.place.is_named:
+        return State(where.workspace().state_dir(name)).status()
+    with connected(where.place) as client:
+        return _status(client.get(path_of("/pipelines/{pipeline}", {"pipeline": name})))
+
+
+def _status(row: dict[str, Any]) -> Status:
+    """A pipeline of the API, in the form of the file that it writes."""
+    from onelog.pipelines import Status  # noqa: PLC0415 - see above
+
+    targets = {target["target"]: target for target in row["targets"]}
+    return msgspec.convert({**row, "targets": targets}, Status)

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from onelog.base.errors import Conflict, NotFound, Timeout
+from onelog.base.errors import Conflict, NotFound, OnelogError, Timeout
 from onelog.pipelines.progress import Progress
 
 LOCK: Final = "lock"
@@ -150,9 +150,16 @@ class State:
         return self._folder / "jobs" / f"{target}.json"
 
 
-def known_pipelines(folder: Path) -> list[State]:
-    """Every pipeline that has run in a data directory, by name."""
-    return [State(file.parent) for file in sorted(folder.glob(f"pipelines/*/{STATUS}"))]
+def known_pipelines(folder: Path) -> list[Status]:
+    """Every pipeline that has run in a data directory, by name.
+
+    A status that cannot be read is left out: another process wrote it, perhaps a newer version.
+    """
+    found = []
+    for file in sorted(folder.glob(f"pipelines/*/{STATUS}")):
+        with contextlib.suppress(OnelogError, OSError, msgspec.MsgspecError):
+            found.append(State(file.parent).status())
+    return found
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -1,28 +1,16 @@
-"""Pipelines of a data directory as the admin API shows them.
-
-Rules: a status that cannot be read is left out: another process writes it, perhaps a newer version.
-"""
+"""Pipelines of a data directory as the admin API shows them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from onelog.admin.contract import PipelineInfo, TargetProgress
-from onelog.base.errors import OnelogError
 from onelog.pipelines.state import Status, known_pipelines
 
 
 def pipeline_rows(data_dir: Path) -> list[PipelineInfo]:
     """Every pipeline that has run here; blocks."""
-    found = []
-    for state in known_pipelines(data_dir):
-        try:
-            found.append(_row(state.status()))
-        except (OnelogError, OSError, msgspec.MsgspecError):
-            continue
-    return found
+    return [_row(status) for status in known_pipelines(data_dir)]
 
 
 def _row(status: Status) -> PipelineInfo:
