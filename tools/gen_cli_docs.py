@@ -86,7 +86,8 @@ def _command(words: str, node: App, row: Any, shared: set[str], *, alone: bool) 
     if not alone:
         lines += [_about(node), ""]
     if row is not None:
-        lines += [f"Asks `{row.asks}`.", ""]
+        # A command by hand also works elsewhere: by the control socket, or on files.
+        lines += [f"{'By the API:' if row.by_hand else 'Asks'} `{row.asks}`.", ""]
         if row.example:
             lines += [f"Example: `onelog {words} {row.example}`", ""]
     lines += [

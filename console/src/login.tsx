@@ -1,7 +1,8 @@
-// The login: a user and a password; the server keeps the session behind a cookie.
+// The login: a user and a password, or an identity provider; the server keeps the session behind a
+// cookie.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { textOf } from "./api/hooks";
+import { textOf, useAsk } from "./api/hooks";
 import type { SessionInfo } from "./api/schema";
 import icon from "./icon.svg";
 import { logIn } from "./session";
@@ -17,6 +18,7 @@ export function Login({ onDone, onCancel, why }: {
   const [password, setPassword] = useState("");
   const [error, setError] = useState(why);
   const [busy, setBusy] = useState(false);
+  const provider = useAsk("GET /login").data?.provider_url;
   const submit = (event: Event): void => {
     event.preventDefault();
     setBusy(true);
@@ -59,6 +61,11 @@ export function Login({ onDone, onCancel, why }: {
         <button type="submit" class="primary" disabled={busy}>
           Log in
         </button>
+        {typeof provider === "string" && (
+          <a class="button" href={provider}>
+            Log in at the identity provider
+          </a>
+        )}
         {onCancel !== null && (
           <button type="button" onClick={onCancel}>
             Go on without a login

@@ -32,6 +32,9 @@ export const PAGES: readonly PageRow[] = [
   row("groups", "Kafka", "Protocols", "k", () => import("./pages/groups")),
   row("queues", "AMQP", "Protocols", "a", () => import("./pages/queues")),
   row("access", "Access", "Broker", "u", () => import("./pages/access")),
+  row("quotas", "Quotas", "Broker", "x", () => import("./pages/quotas")),
+  row("audit", "Audit trail", "Broker", "r", () => import("./pages/audit")),
+  row("backups", "Backups", "Broker", "b", () => import("./pages/backups")),
   row("pipelines", "Pipelines", "Broker", "l", () => import("./pages/pipelines")),
   row("nodes", "Nodes", "Broker", "d", () => import("./pages/nodes")),
 ];

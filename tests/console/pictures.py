@@ -31,6 +31,10 @@ PICTURES = {
     "amqp": "queues",
     "access": "access",
     "rules": "access?tab=rules",
+    "quotas": "quotas",
+    "bans": "quotas?tab=bans",
+    "audit": "audit",
+    "backups": "backups",
     "pipelines": "pipelines",
     "nodes": "nodes",
 }

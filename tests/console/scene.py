@@ -6,6 +6,7 @@ The tests look at it, and so do the pictures of the guide (`python -m tests.cons
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -21,6 +22,13 @@ from onelog.base.names import to_dotted
 from tests.conformance.mqtt_brokers import Onelog
 
 TOPIC = "sensors/d1/telemetry"
+STRANGER = "127.0.0.9"
+"""An address of this machine whose failed logins count, other than those of the tests' own."""
+BANS = (
+    'security.bans.exempt="127.0.0.1/32"',
+    "security.bans.failures=2",
+    "security.bans.delay_ms=1",
+)
 DEADLINE_S = 120.0
 PAUSE_S = 0.1
 
@@ -28,8 +36,11 @@ PAUSE_S = 0.1
 class Scene:
     """Start it, look at it, end it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.broker = Onelog(folder).start()
+    def __init__(self, folder: Path, *assignments: str, port: int = 0) -> None:
+        self.folder = folder
+        self.broker = Onelog(folder, *BANS, *assignments)
+        self.broker.ports["admin"] = port
+        self.broker.start()
         self.url = f"http://127.0.0.1:{self.broker.ports['admin']}"
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -70,6 +81,20 @@ class Scene:
         assert ready.wait(DEADLINE_S)
         self._clients.append(client)
         return client
+
+    def guess(self, address: str) -> None:
+        """Guess passwords from an address until the broker bans it."""
+        packet = b"\x10\x18\x00\x04MQTT\x04\xc2\x00\x00\x00\x01x\x00\x04root\x00\x03pwd"
+        place = "127.0.0.1", self.broker.ports["mqtt"]
+        for _attempt in range(2):
+            with socket.create_connection(place, DEADLINE_S, (address, 0)) as peer:
+                peer.sendall(packet)
+                assert peer.recv(4) == b"\x20\x02\x00\x04"
+
+    def back_up(self, name: str, **more: Any) -> str:
+        """Begin a backup into a folder beside the data; its id."""
+        body = {"url": str(self.folder / name), **more}
+        return str(self.ask("POST", "/backups", body)["id"])
 
     def _work(self, name: str, act: Any, end: Any = None) -> None:
         def run() -> None:
@@ -112,6 +137,16 @@ class Scene:
         self._work("device", measure)
         self._live_amqp()
         self._live_kafka()
+        self._bound()
+
+    def _bound(self) -> None:
+        """Quotas, a ban, and a backup that is done."""
+        self.ask("PUT", "/quotas/user", {"connections": 200, "publish_bytes": 2e7})
+        self.ask("PUT", "/quotas/user:anonymous,client:gateway", {"requests": 500})
+        self.ask("PUT", "/quotas/ip", {"connects": 100})
+        self.guess(STRANGER)
+        made = self.back_up("backups")
+        self.until(f"/backups/{made}", lambda run: run["state"] == "done")
 
     def _live_amqp(self) -> None:
         parameters = pika.ConnectionParameters(

@@ -17,7 +17,8 @@ from playwright.sync_api import Page, expect
 
 from tests.console.browsing import PHONE
 from tests.console.pictures import PICTURES
-from tests.console.scene import TOPIC
+from tests.console.scene import STRANGER, TOPIC
+from tests.support.oidc import CLIENT, provider
 
 STATIC = Path(__file__).resolve().parents[2] / "src" / "onelog" / "admin" / "static"
 GZIP_BYTES_MAX = 150 * 1024
@@ -76,6 +77,10 @@ def test_every_page_of_an_unused_broker_says_what_to_do_next(empty, visit):
         "access": "Until the first user is made",
         "access?tab=rules": "There is no rule",
         "picture": "There is no topic yet",
+        "quotas": "There is no quota",
+        "quotas?tab=bans": "No address is banned",
+        "audit": "Nothing was changed yet",
+        "backups": "onelog backup create",
         "pipelines": "No pipeline has run",
     }.items():
         visitor.go(address)
@@ -231,6 +236,89 @@ def test_a_stream_is_made_shown_and_deleted(scene, visit):
     assert "short-lived" not in names
 
 
+def test_a_quota_is_set_changed_and_removed(scene, visit):
+    page = visit(scene).go("quotas")
+    dialog, table = page.locator("dialog"), page.get_by_role("table", name="Quotas")
+    page.get_by_role("button", name="New quota").click()
+    dialog.locator("select").select_option("user,client")
+    dialog.locator("input").first.fill("a,b: 100 % ä")
+    dialog.get_by_role("button", name="Set it").click()
+    expect(dialog.locator(".problem")).to_contain_text("set at least one limit")
+    dialog.get_by_label("Requests").fill("7")
+    dialog.get_by_role("button", name="Set it").click()
+    row = table.locator("tbody tr", has_text="a,b: 100 % ä")
+    expect(row).to_contain_text("requests 7/s")
+    row.click()
+    dialog.get_by_label("Requests").fill("")
+    dialog.get_by_label("Connections").fill("3")
+    dialog.get_by_role("button", name="Set it").click()
+    expect(row).to_contain_text("connections 3")
+    found = scene.ask("GET", "/quotas?search=100")["items"]
+    assert [row["limits"] for row in found] == [{"connections": 3.0}]
+    page.get_by_role("button", name="New quota").click()  # it does not replace one unseen
+    dialog.get_by_label("Connections").fill("1")
+    dialog.get_by_role("button", name="Set it").click()
+    expect(dialog.locator(".problem")).to_contain_text("user has a quota already")
+    page.keyboard.press("Escape")
+    row.get_by_role("button", name="Remove…").click()
+    dialog.locator("button.danger").click()
+    expect(row).to_have_count(0)
+    assert not scene.ask("GET", "/quotas?search=100")["items"]
+
+
+def test_a_ban_is_shown_and_lifted(scene, visit):
+    scene.guess("127.0.0.8")
+    page = visit(scene).go("quotas?tab=bans")
+    row = page.get_by_role("table", name="Bans").locator("tbody tr", has_text="127.0.0.8")
+    row.get_by_role("button", name="Lift…").click()
+    page.locator("dialog").get_by_role("button", name="Lift the ban").click()
+    expect(row).to_have_count(0)
+    assert [one["address"] for one in scene.ask("GET", "/bans")["items"]] == [STRANGER]
+    scene.guess("127.0.0.8")  # it may try again
+
+
+def test_a_backup_is_begun_watched_and_cancelled(scene, visit):
+    page = visit(scene).go("backups")
+    page.get_by_role("button", name="New backup").click()
+    dialog = page.locator("dialog")
+    dialog.locator("input").first.fill(str(scene.folder / "slow"))
+    dialog.get_by_label("MB per second").fill("0.001")
+    dialog.get_by_role("button", name="Begin").click()
+    bar = page.get_by_role("progressbar")
+    expect(bar).to_be_visible()
+    expect(page.get_by_role("button", name="New backup")).to_be_disabled()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog.locator("button.danger").click()
+    expect(bar).to_have_count(0)
+    row = page.get_by_role("table", name="Backups").locator("tbody tr").first
+    expect(row).to_contain_text("cancelled")
+    # One that another begins shows up while one looks, and what to do with it.
+    done = scene.back_up("backups")
+    row = page.get_by_role("table", name="Backups").locator("tbody tr").first
+    expect(row).to_contain_text("done", timeout=15_000)
+    row.click()
+    expect(dialog.locator("pre")).to_contain_text(f"--id {done}")
+
+
+def test_the_audit_trail_is_filtered_and_followed(scene, visit):
+    page = visit(scene).go("audit?action=login.failed")
+    table = page.get_by_role("table", name="Audit trail")
+    expect(table).to_contain_text(STRANGER)
+    assert "stream.create" not in table.inner_text()
+    table.locator("tbody tr").first.click()
+    expect(page.locator("dialog")).to_contain_text("wrong name or password")
+    page.keyboard.press("Escape")
+    page.get_by_label("Action", exact=True).fill("view")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("main")).to_contain_text("No record is like that")
+    page.get_by_role("button", name="Follow", exact=True).click()
+    expect(page.locator("main")).to_contain_text("following")
+    scene.ask("POST", "/views", {"name": "seen-live", "filter": "a/#"})
+    expect(table).to_contain_text("seen-live")
+    scene.ask("DELETE", "/views/seen-live")
+    expect(table.locator("tbody tr").first).to_contain_text("view.delete")
+
+
 def test_what_the_server_refuses_is_said_in_the_dialog(scene, visit):
     visitor = visit(scene)
     page = visitor.go("streams")
@@ -286,6 +374,7 @@ def test_the_first_user_closes_the_door_and_then_logs_in_and_out(built, tmp_path
         page.get_by_role("button", name="Make it").click()
         expect(page.locator("main")).to_contain_text("Only administrators see users")
         page.get_by_role("button", name="Log in").click()
+        expect(page.locator(".login")).not_to_contain_text("identity provider")
         page.get_by_label("User").fill("root")
         page.get_by_label("Password").fill("wrong")
         page.get_by_role("button", name="Log in").click()
@@ -312,6 +401,39 @@ def test_the_first_user_closes_the_door_and_then_logs_in_and_out(built, tmp_path
         visitor.complaints.clear()  # the wrong password
     finally:
         assert scene.close() == 0
+
+
+def test_people_log_in_at_the_identity_provider_where_there_is_one(built, tmp_path, visit):
+    from tests.console.scene import Scene  # noqa: PLC0415
+
+    with provider() as found, socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        held.close()
+        found.claims = {"roles": ["boss"]}
+        keys = {
+            "discovery": f"{found.url}/.well-known/openid-configuration",
+            "client_id": CLIENT,
+            "console_url": f"http://127.0.0.1:{port}",
+            "roles_claim": "roles",
+        }
+        texts = [f'security.tokens.{key}="{value}"' for key, value in keys.items()]
+        scene = Scene(tmp_path, *texts, 'security.tokens.admins=["boss"]', port=port)
+        try:
+            page = visit(scene).go("overview")
+            page.route(
+                f"{found.url}/authorize**",
+                lambda route: route.fulfill(
+                    content_type="text/html",
+                    body=f"<script>location.replace('{found.log_in(route.request.url)}')</script>",
+                ),
+            )
+            page.get_by_role("button", name="Log in").click()
+            page.get_by_role("link", name="Log in at the identity provider").click()
+            expect(page.locator(".foot")).to_contain_text("alice")
+            expect(page.locator(".foot")).to_contain_text("admin")
+            expect(page.get_by_role("button", name="Log out")).to_be_visible()
+        finally:
+            assert scene.close() == 0
 
 
 # -- bars

@@ -25,6 +25,7 @@ from onelog.cli.api.showing import ListShown, show_list
 from onelog.cli.api.table import COMMANDS
 from onelog.cli.saved_logins import logins_file
 from onelog.cli.tables import columns
+from onelog.pipelines import Progress, State, Status
 from tests.conformance.mqtt_brokers import DEADLINE_S, Onelog
 from tests.conformance.test_serve import command, environment
 from tests.unit.test_security_cli import no_server
@@ -471,6 +472,29 @@ def test_where_the_server_runs_its_own_user_needs_no_login(guarded, monkeypatch,
     assert run(["whoami", "--json"], no_server, _run_offline) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (told["name"], told["role"], told["proof"]) == ("local", "admin", "token")
+
+
+def test_pipelines_are_the_same_from_the_files_here_and_from_a_server_elsewhere(onelog, server):
+    gold = Status(
+        name="gold",
+        file="gold.toml",
+        master="local[2]",
+        mode="continuous",
+        pid=1,
+        started="2026-01-01T00:00:00",
+        phase="done",
+        targets={"sums": Progress(batch=3, rows=40, lag=2)},
+    )
+    state = State(server.folder / "data" / "pipelines" / "gold")
+    with state.held():
+        state.save(gold)
+    elsewhere = ("--url", f"http://127.0.0.1:{server.ports['admin']}")
+    for words in (("list",), ("status", "gold"), ("status", "gold", "--json")):
+        shown = onelog("pipeline", *words)
+        assert (shown.code, "gold" in shown.out) == (0, True)
+        assert onelog("pipeline", *words, *elsewhere).out == shown.out
+    assert onelog("pipeline", "status", "none", *elsewhere).code == 4
+    assert json.loads(onelog("login-ways", *elsewhere, "--json").out) == {"provider_url": None}
 
 
 def test_a_secret_does_not_cross_a_network_in_clear(here, onelog, monkeypatch):

@@ -19,7 +19,7 @@ from onelog.security.principals import Principal
 from onelog.security.roles import AdminRole
 from onelog.security.signing_keys import read_keys
 from onelog.security.tokens import Tokens, TokenSettings
-from tests.support.admin import admin_api
+from tests.support.admin import admin_api, client_of
 from tests.support.oidc import CLIENT, provider
 
 WELL_KNOWN = "/.well-known/openid-configuration"
@@ -246,6 +246,18 @@ async def test_people_log_in_at_the_provider_with_pkce(tmp_path):
             assert (session["name"], session["role"], session["proof"]) == (
                 "alice", "viewer", "session",
             )  # fmt: skip
+
+
+async def test_everybody_is_told_where_to_log_in_at_the_provider_if_there_is_one(tmp_path):
+    with provider() as found:
+        async with await oidc_api(tmp_path, found) as api:
+            await api.authenticator.users.add("root", "secret", scram=False, administrator=True)
+            async with client_of(api.desk, "broker.example", listener_is_loopback=False) as client:
+                asked = await client.get("/api/v1/login")
+                assert (asked.status_code, asked.json()) == (200, {"provider_url": None})
+                configured(api, found)
+                asked = await client.get("/api/v1/login")
+                assert asked.json() == {"provider_url": "http://localhost/oidc/login"}
 
 
 @pytest.mark.parametrize(

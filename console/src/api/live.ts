@@ -76,9 +76,9 @@ export interface TailHandlers {
   readonly end: (reason: string) => void;
 }
 
-/** Follow the messages of a filter; returns what ends it. */
-export function follow(filter: string, handlers: TailHandlers): () => void {
-  const query = new URLSearchParams({ filter, interval_ms: "1000", value_bytes: "4096" });
+/** Follow the messages of a filter, with so many bytes of each value; returns what ends it. */
+export function follow(filter: string, handlers: TailHandlers, valueBytes = 4096): () => void {
+  const query = new URLSearchParams({ filter, interval_ms: "1000", value_bytes: String(valueBytes) });
   const stream = new EventSource(`/api/v1/events?${query.toString()}`);
   stream.onopen = () => handlers.state(true);
   stream.onerror = () => handlers.state(false);

@@ -80,7 +80,7 @@ export function Table<R>(props: TableProps<R>): JSX.Element {
     return <Problem text={pages.error} again={pages.again} />;
   }
   if (rows.length === 0) {
-    return loading ? <p class="faint pad">Loading…</p> : <>{props.empty}</>;
+    return loading || hasMore ? <p class="faint pad">Loading…</p> : <>{props.empty}</>;
   }
   return (
     <div class="table-frame">

@@ -54,6 +54,14 @@ _ANSWER_BYTES_MAX: Final = 128 * 1024
 _PARAMETER_CHARS_MAX: Final = 4_096
 
 
+def provider_login(settings: TokenKeys) -> str | None:
+    """Where a browser begins a login at the identity provider; None: there is no provider.
+
+    It is below `console_url`, where the browser also comes back: the cookie belongs to that host.
+    """
+    return settings.console_url.rstrip("/") + LOGIN_PATH if settings.client_id else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Pending:
     nonce: str

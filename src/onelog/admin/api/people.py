@@ -22,6 +22,7 @@ from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.login_queue import LoginQueue
 from onelog.admin.api.logins import LoginSessions, cookie_header
 from onelog.admin.api.paging import Page, PageQuery, SearchQuery, choose, contains, full_page
+from onelog.admin.oidc import provider_login
 from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFound, QuotaExceeded
 from onelog.security.bans import AddressBanned
 from onelog.security.commands import UserInfo
@@ -43,6 +44,13 @@ class LoginAsked(ApiInput, frozen=True, kw_only=True):
 
     user: Name
     password: Password
+
+
+class LoginWays(msgspec.Struct, frozen=True, kw_only=True):
+    """How people may log in, beside a user and a password."""
+
+    provider_url: str | None
+    """Where a browser begins a login at the identity provider; null: there is none."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +115,11 @@ class PeopleOperations:
         """The paths, and the function for each."""
         rows: list[AnyOperation] = [
             ApiOperation(
+                method="GET", path="/login", role=AdminRole.NONE, tag=TAG,
+                summary="How people may log in; open to everybody.", answer=LoginWays,
+                handler=self.login_ways,
+            ),
+            ApiOperation(
                 method="POST", path="/login", role=AdminRole.NONE, tag=TAG,
                 summary="Log in by user and password; the answer sets a cookie.", body=LoginAsked,
                 audited=False,
@@ -163,6 +176,11 @@ class PeopleOperations:
         return rows
 
     # -- sessions
+
+    async def login_ways(self, _call: ApiCall[NoQuery, None]) -> LoginWays:
+        """For a page that nobody is logged in at yet."""
+        settings = self._desk.opened.loaded.config.security.tokens
+        return LoginWays(provider_url=provider_login(settings))
 
     async def log_in(self, call: ApiCall[NoQuery, LoginAsked]) -> SessionInfo:
         """Begin a session; a login that fails is noted in the audit trail."""

@@ -356,6 +356,11 @@ _LOG: Final = (
 )
 
 _PEOPLE: Final = (
+    ApiCommand(
+        words="login-ways",
+        asks="GET /login",
+        about="Show how people may log in there, beside a user and a password.",
+    ),
     ApiCommand(words="login", asks="POST /login", about="Log in at a server.", by_hand=True),
     ApiCommand(words="logout", asks="POST /logout", about="End a login.", by_hand=True),
     ApiCommand(

@@ -1,0 +1,185 @@
+// Backups: begin one, watch how far it is, end it; the runs since the broker started.
+import type { JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { call } from "../api/client";
+import { useAsk } from "../api/hooks";
+import type { BackupRun } from "../api/schema";
+import { ago, bytes, duration, plural, short, time, visible } from "../format";
+import { useMay } from "../session";
+import { Badge, Card, Empty, Facts, Head, Name, Problem, type Tone } from "../ui/basics";
+import { Action, Dialog, Field } from "../ui/dialog";
+import { type Column, onePage, Table } from "../ui/table";
+
+const WATCHED_MS = 500;
+const RESTING_MS = 5000;
+const TONES: Readonly<Record<BackupRun["state"], Tone>> = {
+  freezing: "warn", sending: "warn", done: "good", failed: "bad", cancelled: "plain",
+};
+
+function isActive(run: BackupRun): boolean {
+  return run.state === "freezing" || run.state === "sending";
+}
+
+function State({ run }: { run: BackupRun }): JSX.Element {
+  return <Badge tone={TONES[run.state]}>{run.state}</Badge>;
+}
+
+/** Bytes per second since it began; too early to say at first. */
+function speed(run: BackupRun): string {
+  const took = (run.ended_ms ?? Date.now()) - run.began_ms;
+  return took < 1000 ? "–" : `${bytes((run.new_bytes / took) * 1000)}/s`;
+}
+
+const COLUMNS: readonly Column<BackupRun>[] = [
+  { title: "Began", cell: (run) => <span title={time(run.began_ms)}>{ago(run.began_ms)}</span> },
+  { title: "State", cell: (run) => <State run={run} /> },
+  { title: "To", cell: (run) => <Name text={run.url} />, grow: true },
+  { title: "Size", cell: (run) => bytes(run.size_bytes), number: true },
+  { title: "Sent", cell: (run) => bytes(run.new_bytes), number: true, wide: true },
+  { title: "Took", cell: (run) => (run.ended_ms === null ? "–" : duration(run.ended_ms - run.began_ms)), number: true, wide: true },
+];
+
+function Progress({ run, onCancel }: { run: BackupRun; onCancel: (() => void) | null }): JSX.Element {
+  const part = run.size_bytes > 0 ? Math.min(1, run.done_bytes / run.size_bytes) : 0;
+  const percent = Math.floor(part * 100);
+  return (
+    <Card
+      title={<>A backup to <Name text={run.url} /> is under way</>}
+      extra={onCancel !== null && <button type="button" class="small" onClick={onCancel}>Cancel…</button>}
+    >
+      <div class="bar" role="progressbar" aria-label="Progress" aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100}>
+        <i style={{ width: `${part * 100}%` }} />
+      </div>
+      <p class="faint pad">
+        {run.state === "freezing"
+          ? "The broker notes what belongs to the backup."
+          : `${percent} %: ${bytes(run.done_bytes)} of ${bytes(run.size_bytes)} in ${plural(run.files, "file")}, ${speed(run)} sent`}
+      </p>
+    </Card>
+  );
+}
+
+function Details({ run, onClose }: { run: BackupRun; onClose: () => void }): JSX.Element {
+  return (
+    <Dialog title={<Name text={run.id} />} onClose={onClose}>
+      <Problem text={run.message || undefined} />
+      <Facts
+        rows={[
+          ["State", <State key="s" run={run} />],
+          ["To", <Name key="u" text={run.url} />],
+          ["Began", time(run.began_ms)],
+          ["Ended", run.ended_ms === null ? "–" : time(run.ended_ms)],
+          ["Holds all that was acknowledged before", run.point_ms === null ? "–" : time(run.point_ms)],
+          ["Files", plural(run.files, "file")],
+          ["Size", bytes(run.size_bytes)],
+          ["Of which were sent", `${bytes(run.new_bytes)}, ${speed(run)}`],
+        ]}
+      />
+      {run.left_out.length > 0 && <Problem text={`Not in it: ${run.left_out.join("; ")}`} />}
+      {run.state === "done" && (
+        <>
+          <p>Look whether it is whole, and try a restore before you need one:</p>
+          <pre>
+            onelog backup verify {visible(run.url)} --id {visible(run.id)}{"\n"}
+            onelog restore {visible(run.url)} --data-dir NEW-FOLDER --id {visible(run.id)}
+          </pre>
+        </>
+      )}
+    </Dialog>
+  );
+}
+
+/** Options as lines of NAME=VALUE. Throws for a line that is none. */
+function optionsOf(text: string): Readonly<Record<string, string>> {
+  const lines = text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+  return Object.fromEntries(
+    lines.map((line) => {
+      const at = line.indexOf("=");
+      if (at < 1) throw new Error(`write an option as NAME=VALUE, not ${short(line, 60)}`);
+      return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+    }),
+  );
+}
+
+function NewBackup({ last, onClose, onDone }: {
+  last: string;
+  onClose: () => void;
+  onDone: () => void;
+}): JSX.Element {
+  const [url, setUrl] = useState(last);
+  const [rate, setRate] = useState("");
+  const [options, setOptions] = useState("");
+  const act = async (): Promise<string> => {
+    const body = { url, options: optionsOf(options), bytes_per_s: Math.round(Number(rate) * 1e6) };
+    await call("POST /backups", { body });
+    return "The backup has begun.";
+  };
+  return (
+    <Action title="New backup" verb="Begin" act={act} onClose={onClose} onDone={onDone}>
+      <Field label="To" hint="A folder of the broker's machine by its whole path, or s3://BUCKET/PREFIX. What is there already is not sent again.">
+        <input required maxLength={4096} placeholder="/srv/backups/onelog" value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
+      </Field>
+      <Field label="MB per second, at most" hint="Empty: as fast as it goes.">
+        <input type="number" min={0} step="any" value={rate} onInput={(event) => setRate(event.currentTarget.value)} />
+      </Field>
+      <Field label="Options of the object storage" hint="NAME=VALUE, one in a line. They are not shown again.">
+        <textarea rows={3} autocomplete="off" placeholder="aws_region=eu-central-1" value={options} onInput={(event) => setOptions(event.currentTarget.value)} />
+      </Field>
+      <p class="faint">The backup holds all messages and the hashes of passwords: protect it like the data directory.</p>
+    </Action>
+  );
+}
+
+export default function BackupsPage(): JSX.Element {
+  const [everyMs, setEveryMs] = useState(RESTING_MS);
+  const [adding, setAdding] = useState(false);
+  const [shown, setShown] = useState<string>();
+  const [cancelled, setCancelled] = useState<BackupRun>();
+  const { data, error, again } = useAsk("GET /backups", {}, everyMs);
+  const may = useMay("admin");
+  const runs = data?.items;
+  const active = runs?.find(isActive);
+  const opened = runs?.find((run) => run.id === shown);
+  const isWatched = active !== undefined;
+  useEffect(() => setEveryMs(isWatched ? WATCHED_MS : RESTING_MS), [isWatched]);
+  return (
+    <>
+      <Head title="Backups" about="Everything that the broker keeps, as of one moment, while it serves. Runs since the broker started.">
+        {may && (
+          <button type="button" class="primary" disabled={isWatched} onClick={() => setAdding(true)}>New backup</button>
+        )}
+      </Head>
+      {active && <Progress run={active} onCancel={may ? () => setCancelled(active) : null} />}
+      <Table
+        label="Backups"
+        pages={onePage(runs, error, again)}
+        columns={COLUMNS}
+        keyOf={(run) => run.id}
+        open={(run) => setShown(run.id)}
+        empty={
+          <Empty title="No backup was made since the broker started">
+            {may ? "Begin one here, or let a timer do it:" : "An administrator begins one here, or lets a timer do it:"}
+            <pre>onelog backup create /srv/backups/onelog</pre>
+          </Empty>
+        }
+      />
+      {opened && <Details run={opened} onClose={() => setShown(undefined)} />}
+      {adding && <NewBackup last={runs?.[0]?.url ?? ""} onClose={() => setAdding(false)} onDone={again} />}
+      {cancelled && (
+        <Action
+          title="Cancel this backup"
+          verb="Cancel the backup"
+          danger
+          act={async () => {
+            await call("DELETE /backups/{backup}", { names: [cancelled.id] });
+            return "The backup is cancelled.";
+          }}
+          onClose={() => setCancelled(undefined)}
+          onDone={again}
+        >
+          <p>There will be no backup of this moment. What was sent stays there, and the next one need not send it again.</p>
+        </Action>
+      )}
+    </>
+  );
+}
