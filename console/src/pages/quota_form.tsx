@@ -1,7 +1,7 @@
 // The form that sets a quota, and the words of quotas: whom they are for, and what they bound.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { call } from "../api/client";
+import { ApiError, call } from "../api/client";
 import type { QuotaInfo, QuotaLimits } from "../api/schema";
 import { bytes, short, whole } from "../format";
 import { Choice } from "../ui/basics";
@@ -102,10 +102,13 @@ function bodyOf(rows: readonly LimitRow[], values: Values): QuotaLimits {
 
 /** A new quota must not take the place of one that is there, unseen. */
 async function refuseTaken(entity: string): Promise<void> {
-  const found = await call("GET /quotas", { query: { search: entity, limit: 1000 } });
-  if (found.items.some((row) => row.entity === entity)) {
-    throw new Error(`${entity} has a quota already: close this, and open it in the list`);
+  try {
+    await call("GET /quotas/{entity}", { names: [entity] });
+  } catch (problem) {
+    if (problem instanceof ApiError && problem.status === 404) return;
+    throw problem;
   }
+  throw new Error(`${short(entity, 80)} has a quota already: close this, and open it in the list`);
 }
 
 export function QuotaForm({ quota, onClose, onDone, onRemove }: {
