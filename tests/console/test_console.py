@@ -422,13 +422,6 @@ def test_people_log_in_at_the_identity_provider_where_there_is_one(built, tmp_pa
         scene = Scene(tmp_path, *texts, 'security.tokens.admins=["boss"]', port=port)
         try:
             page = visit(scene).go("overview")
-            page.route(
-                f"{found.url}/authorize**",
-                lambda route: route.fulfill(
-                    content_type="text/html",
-                    body=f"<script>location.replace('{found.log_in(route.request.url)}')</script>",
-                ),
-            )
             page.get_by_role("button", name="Log in").click()
             page.get_by_role("link", name="Log in at the identity provider").click()
             expect(page.locator(".foot")).to_contain_text("alice")

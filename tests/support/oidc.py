@@ -116,6 +116,10 @@ def provider() -> Iterator[Provider]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path.startswith("/authorize?"):  # a browser, whose person is logged in here
+                back = found.log_in(found.url + self.path)
+                self._send((302, {"Location": back}, b""))
+                return
             self._send(found.answer(urlsplit(self.path).path, {}))
 
         def do_POST(self) -> None:
