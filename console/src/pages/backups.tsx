@@ -11,7 +11,7 @@ import { Action, Dialog, Field } from "../ui/dialog";
 import { type Column, onePage, Table } from "../ui/table";
 
 const WATCHED_MS = 500;
-const RESTING_MS = 5000;
+const RESTING_MS = 2000;
 const TONES: Readonly<Record<BackupRun["state"], Tone>> = {
   freezing: "warn", sending: "warn", done: "good", failed: "bad", cancelled: "plain",
 };
