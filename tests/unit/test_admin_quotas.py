@@ -82,6 +82,19 @@ async def test_wrong_logins_and_tokens_ban_the_address_until_that_is_lifted(api)
     assert not (await api.ask("GET", "/bans")).json()["items"]
 
 
+async def test_a_banned_address_does_not_find_a_password_that_the_broker_remembers(api):
+    await api.authenticator.users.add("root", "secret", administrator=True)
+    right = {"user": "root", "password": "secret"}
+    assert (await api.ask("POST", "/login", right)).status_code == 200
+    for _ in range(2):
+        api.authenticator.bans.failed("127.0.0.1")
+    for password in ("wrong", "secret"):
+        answer = await api.ask("POST", "/login", {"user": "root", "password": password})
+        assert answer.status_code == 429, password
+    api.authenticator.bans.lift("127.0.0.1")
+    assert (await api.ask("POST", "/login", right)).status_code == 200
+
+
 async def test_a_peer_without_credentials_has_tried_nothing(api):
     for _ in range(5):
         await api.ask("GET", "/quotas")

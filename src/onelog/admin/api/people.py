@@ -195,17 +195,18 @@ class PeopleOperations:
         user, password = call.body.user, call.body.password.encode("utf-8", "surrogatepass")
 
         async def check() -> Identity:
+            known = authenticator.recall(user, password)
+            if known is not None:
+                return known
             async with self._queue.turn(call.peer_host):
                 return await authenticator.password(user, password)
 
-        identity = authenticator.recall(user, password)
-        if identity is None:
-            try:
-                identity = await authenticator.bans.guard(call.peer_host, check)
-            except AddressBanned as error:
-                raise QuotaExceeded(str(error)) from None
-            except NotAuthenticated:
-                raise NotAuthenticated("the user or the password is wrong") from None
+        try:
+            identity = await authenticator.bans.guard(call.peer_host, check)
+        except AddressBanned as error:
+            raise QuotaExceeded(str(error)) from None
+        except NotAuthenticated:
+            raise NotAuthenticated("the user or the password is wrong") from None
         role = authenticator.role_of(identity.name)
         if role is AdminRole.NONE:
             raise NotAuthorized(

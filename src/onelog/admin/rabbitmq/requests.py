@@ -130,14 +130,15 @@ async def log_in(request: Request, authenticator: Authenticator) -> Who:
     """
     given = request.headers.get("authorization")
     name, secret = _basic(given) if given is not None else ("", b"")
+    host = "" if request.client is None else request.client.host
+    if name:
+        authenticator.bans.check(host)  # first: else a remembered password can be guessed for ever
     known = authenticator.recall(name, secret)
     if known is not None:
         return Who(name, known.name)
     if not name or ((name, secret) == ("guest", b"guest") and not authenticator.knows("guest")):
-        host = request.client.host if request.client is not None else None
-        found = authenticator.anonymous(listener_is_loopback=True, peer_host=host)
+        found = authenticator.anonymous(listener_is_loopback=True, peer_host=host or None)
         return Who(name or found.name, found.name)
-    host = "" if request.client is None else request.client.host
     found = await authenticator.bans.guard(host, lambda: authenticator.password(name, secret))
     return Who(name, found.name)
 

@@ -141,11 +141,11 @@ async def _identify(connection: Connection, packet: Connect) -> Identity:
         return authenticator.anonymous(
             listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
         )
-    known = authenticator.recall(name or "", password)
-    if known is not None:
-        return known
 
     async def check() -> Identity:
+        known = authenticator.recall(name or "", password)
+        if known is not None:
+            return known
         if is_token:  # it says who it is, whatever the user name is
             return await authenticator.token(password.decode("ascii", "replace"))
         return await authenticator.password(name or "", password)
