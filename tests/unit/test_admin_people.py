@@ -233,6 +233,20 @@ async def test_a_users_token_is_worth_what_the_user_is_worth_now(api):
     assert (await api.get("/session", headers=bearer)).status_code == 401
 
 
+async def test_a_token_of_a_removed_user_does_not_come_back_with_another_of_its_name(api):
+    await people(api)
+    text, _info = await api.tokens.create("own", AdminRole.ADMIN, 10_000, owner="a-operator")
+    bearer = {"authorization": f"Bearer {text}"}
+    users = api.authenticator.users
+    await users.set_password("a-operator", "changed")
+    assert (await api.get("/session", headers=bearer)).status_code == 200
+    await users.remove("a-operator")
+    assert (await api.get("/session", headers=bearer)).status_code == 401
+    api.clock.advance(1)
+    await users.add("a-operator", "other", scram=False, administrator=True)
+    assert (await api.get("/session", headers=bearer)).status_code == 401
+
+
 @pytest.mark.parametrize(
     "header",
     ["Bearer x", "Bearer olt_x_y", "Bearer ", "Basic cm9vdDpzZWNyZXQ=", "olt_1", "Bearer é"],

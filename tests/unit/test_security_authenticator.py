@@ -84,8 +84,8 @@ async def test_a_certificate_without_one_name_is_refused(door, shown):
         door.certificate(shown)
 
 
-@pytest.mark.parametrize("name", ["anonymous", "local"])
-async def test_a_certificate_cannot_take_a_reserved_name(door, name):
+@pytest.mark.parametrize("name", ["anonymous", "local", "a\nb", "a\x1b[2J", "a\x9b31m"])
+async def test_a_certificate_cannot_take_a_name_that_is_reserved_or_steers_a_terminal(door, name):
     with pytest.raises(NotAuthenticated):
         door.certificate(certificate(name))
 

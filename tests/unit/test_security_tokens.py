@@ -65,6 +65,8 @@ def test_a_good_token_says_who_and_until_when(tokens: Tokens, clock: ManualClock
         {"aud": "other"},
         {"sub": None},
         {"sub": "anonymous"},
+        {"sub": "a\nb"},
+        {"sub": "a\ud800"},
         {"kid": "k9"},
         {"key": OTHER},
     ],

@@ -2,8 +2,8 @@
 
 Rules: one key per token, `tokens/<id>`. The record holds the SHA-256 of a secret of 256 random
 bits, which needs no slow hash. A token that belongs to a user is worth what the user is worth now,
-at most: it is void while the user is disabled or gone. What counts is what the store's watch showed
-(`Projection`).
+at most: it is void while the user is disabled, and once the user is gone. A later user of the same
+name does not bring it back. What counts is what the store's watch showed (`Projection`).
 """
 
 from __future__ import annotations

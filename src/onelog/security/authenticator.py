@@ -22,7 +22,7 @@ from onelog.metadata.store import MetadataStore
 from onelog.observe import Sample, Troubles
 from onelog.security.bans import Bans, BanSettings
 from onelog.security.hashing import HashThreads
-from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
+from onelog.security.identity import ANONYMOUS, Identity, is_name
 from onelog.security.issuer import Discovered
 from onelog.security.passwords import Passwords, PasswordSettings
 from onelog.security.roles import AdminRole
@@ -109,7 +109,10 @@ class Authenticator:
         raise NotAuthenticated("this listener needs a user name and a password")
 
     def recall(self, name: str, password: bytes) -> Identity | None:
-        """The identity, if the same password was right a while ago; None: call `password`."""
+        """The identity, if the same password was right a while ago; None: call `password`.
+
+        Ask `bans` first: else an address that is banned goes on guessing, and finds the password.
+        """
         return self._passwords.recall(name, password)
 
     async def password(self, name: str, password: bytes) -> Identity:
@@ -186,7 +189,7 @@ class Authenticator:
             for key, value in group
             if key == "commonName"
         ]
-        if len(names) != 1 or not names[0] or names[0] in RESERVED_NAMES:
+        if len(names) != 1 or not is_name(names[0]):
             raise NotAuthenticated(
                 "this listener needs a client certificate with exactly one common name"
             )
@@ -225,10 +228,15 @@ class Authenticator:
         """Whether there is any user, whatever may be known of it."""
         return not self._table.is_empty
 
-    def role_of(self, name: str) -> AdminRole:
-        """What a user may do over the admin API; nothing when it is disabled or not known."""
+    def role_of(self, name: str, since_ms: int | None = None) -> AdminRole:
+        """What a user may do over the admin API; nothing when it is disabled or not known.
+
+        Nothing, too, when it was not there yet at `since_ms`: then it is another one of that name.
+        """
         found = self._table.get(name)
         if found is None or found.user.disabled:
+            return AdminRole.NONE
+        if since_ms is not None and found.user.created_ms > since_ms:
             return AdminRole.NONE
         return found.user.admin_role
 

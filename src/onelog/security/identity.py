@@ -2,12 +2,13 @@
 
 Rules: an identity is made only by the `Authenticator`. A user has the name that SCRAM looks up: a
 name that SASLprep would change, or that holds control characters, is refused when the user is
-added.
+added. Names in tokens and certificates hold no control characters either: logs and rules show them.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import unicodedata
+from typing import Final, Literal, TypeGuard
 
 import msgspec
 
@@ -24,6 +25,13 @@ RESERVED_NAMES: Final = frozenset({ANONYMOUS_NAME, "local"})
 """Names of principals other than users: anonymous peers, and the program itself."""
 
 Proof = Literal["password", "scram", "certificate", "token", "anonymous"]
+
+
+def is_name(text: object) -> TypeGuard[str]:
+    """Whether a peer may have this name, which an issuer or a certificate gives it."""
+    if not isinstance(text, str) or not text or text in RESERVED_NAMES:
+        return False
+    return not any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import jwt
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
 from onelog.observe import Troubles
-from onelog.security.identity import RESERVED_NAMES, Identity
+from onelog.security.identity import Identity, is_name
 from onelog.security.issuer import Issuer, IssuerSettings
 from onelog.security.principals import TOKEN_GROUP
 from onelog.security.roles import AdminRole
@@ -104,7 +104,7 @@ class Tokens:
         """Who a token with these claims belongs to. Raises NotAuthenticated."""
         settings = self._settings
         name = claims.get(settings.name_claim)
-        if not isinstance(name, str) or not name or name in RESERVED_NAMES:
+        if not is_name(name):
             raise NotAuthenticated(f"the token has no {settings.name_claim!r} claim")
         told = [f"{claim}={text}" for claim in settings.claims for text in _texts(claims, claim)]
         if settings.groups_claim:

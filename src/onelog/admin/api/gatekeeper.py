@@ -113,7 +113,7 @@ class Gatekeeper:
         token = opened.tokens.check(text)
         role = token.role
         if token.owner:
-            role = lesser(role, authenticator.role_of(token.owner))
+            role = lesser(role, authenticator.role_of(token.owner, token.created_ms))
             if role is AdminRole.NONE:
                 raise NotAuthenticated(
                     f"the token belongs to {token.owner}, who has no role here any more"
