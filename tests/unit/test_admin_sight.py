@@ -219,3 +219,37 @@ async def test_an_operator_changes_only_what_the_rules_show(api):
         answer = await api.ask(method, path, body, headers=head)
         assert answer.status_code in (403, 404), (method, path, answer.text)
     assert api.broker.streams.find("secret-stream") is not None
+
+
+async def test_an_operator_changes_a_stream_only_with_a_right_to_all_of_its_topics(api):
+    """A stream is seen in part; a change of it is for every topic in it."""
+    await api.authenticator.users.add("mia", "password", scram=False, role=AdminRole.OPERATOR)
+    await api.broker.access.change([rule("allow user:mia subscribe topic:public/#")])
+    token = (await api.tokens.create("t", AdminRole.OPERATOR, 100_000, owner="mia"))[0]
+    head = {"authorization": f"Bearer {token}"}
+
+    async def ask(method: str, path: str, body: object = None) -> int:
+        return (await api.ask(method, path, body, headers=head)).status_code
+
+    assert await ask("GET", "/streams/main") == 200
+    assert await ask("PATCH", "/streams/main", {"retention_age_ms": 1000}) == 403
+    assert await ask("POST", "/streams/main/partitions/0/trim", {"before": 1}) == 403
+    for captures in (["secret/new/#"], ["public/new/#", "secret/new/#"], ["+/new/#"], ["#"]):
+        assert await ask("POST", "/streams", {"name": "new", "captures": captures}) == 403
+    assert await ask("PATCH", "/streams/public-stream", {"capture": ["secret/new/#"]}) == 403
+    assert api.broker.streams.find("new") is None
+    assert await ask("POST", "/streams", {"name": "new", "captures": ["public/new/#"]}) == 201
+    assert await ask("PATCH", "/streams/public-stream", {"retention_age_ms": 1000}) == 200
+    assert await ask("POST", "/streams/public-stream/partitions/0/trim", {"before": 1}) == 200
+    assert await ask("DELETE", "/streams/public-stream") == 204
+
+
+async def test_a_look_at_an_offset_does_not_tell_whether_a_hidden_stream_is_there(api):
+    texts = set()
+    for name in ("secret-stream", "absent-stream"):
+        path = f"/messages?start=offset&stream={name}&partition=0&offset=0"
+        status, body = await everything(api, path, "eve")
+        assert status == 404
+        texts.add(body.replace(name.encode(), b""))
+        assert (await everything(api, path, "root"))[0] == (200 if name[0] == "s" else 404)
+    assert len(texts) == 1

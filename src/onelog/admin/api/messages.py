@@ -137,7 +137,7 @@ class MessageOperations:
             records, complete = await look.newest(query.limit)
             rows = [shown(record, query.value_bytes) for record in records]
             return Messages(items=rows, complete=complete, next_cursor=None)
-        reading = look.reading(await self._starts(look, query))
+        reading = look.reading(await self._starts(look, call))
         try:
             records, at_end = await look.forward(reading, query.limit)
             after = [(row.stream_id, row.partition, row.offset) for row in reading.positions()]
@@ -150,7 +150,8 @@ class MessageOperations:
             next_cursor=encode_key(after) if more else None,
         )
 
-    async def _starts(self, look: Peek, query: MessageQuery) -> list[int]:
+    async def _starts(self, look: Peek, call: ApiCall[MessageQuery, None]) -> list[int]:
+        query, sight = call.query, self._desk.sight(call.caller)
         known = decode_key(query.cursor, Positions)
         if known is not None:
             places = {(stream, partition): offset for stream, partition, offset in known}
@@ -160,7 +161,10 @@ class MessageOperations:
         if query.start == "earliest":
             return [source.partition.start_offset for source in look.sources]
         wanted = (query.stream, query.partition or 0)
-        if not any((row.stream.name, row.partition.id) == wanted for row in look.sources):
+        if not any(
+            (row.stream.name, row.partition.id) == wanted and self._desk.sees(sight, row.stream)
+            for row in look.sources
+        ):
             raise NotFound(
                 f"no topic of the filter {query.filter!r} lies in partition {wanted[1]} of"
                 f" the stream {query.stream!r}; GET /api/v1/streams lists streams"

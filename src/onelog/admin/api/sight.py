@@ -2,7 +2,8 @@
 
 Rules: an administrator sees everything, and so does everybody while there is no rule. A topic or
 cursor is seen by whoever has any right on it. A filter is seen by whoever may have some of its
-topics, or has another right to all of them. What is not seen is left out of lists, and answered as
+topics, or has another right to all of them. Who changes what holds for every topic of a filter (a
+stream) has to have a right to all of them. What is not seen is left out of lists, and answered as
 if it were not there; the words of failures, which name topics, are left out, too.
 """
 
@@ -46,6 +47,10 @@ class Sight:
         """Whether it sees all of these topics and filters, and there are any."""
         rows = tuple(filters)
         return self.sees_all or (bool(rows) and all(map(self.topic, rows)))
+
+    def whole(self, filters: Iterable[str]) -> bool:
+        """Whether it has a right to every topic of these filters."""
+        return self.sees_all or all(self._any(_TOPIC, row, Kind.TOPIC) for row in filters)
 
     def cursor(self, name: str) -> bool:
         """Whether it sees a cursor by the name that rules have for it, as in `group/billing`."""

@@ -29,7 +29,8 @@ from onelog.admin.api.paging import (
 )
 from onelog.admin.api.sight import Sight
 from onelog.admin.contract import PartitionInfo, StoredSegment, StreamInfo
-from onelog.base.errors import InvalidRequest, StreamNotFound
+from onelog.base.errors import InvalidRequest, NotAuthorized, StreamNotFound
+from onelog.base.topics import check_filter
 from onelog.broker import Cleanup, Durability, Stream
 from onelog.broker.stream_commands import (
     AlterStream,
@@ -187,6 +188,34 @@ class StreamOperations:
             raise StreamNotFound(f"there is no stream {name!r}")
         return name
 
+    def _changed(self, call: ApiCall[Any, Any]) -> str:
+        """The name of the stream that a call changes. Raises NotAuthorized.
+
+        A change holds for every topic in the stream. Who sees some of them may not, for example,
+        delete the others.
+        """
+        name = self._seen(call)
+        captures = self._desk.broker.streams.get(name).config.captures
+        if not self._desk.sight(call.caller).whole(captures):
+            raise NotAuthorized(
+                f"{call.caller.name} has no right to all topics of the stream {name!r}, and so may"
+                " not change it"
+            )
+        return name
+
+    def _may_capture(self, call: ApiCall[Any, Any], filters: tuple[str, ...]) -> None:
+        """Raise NotAuthorized unless the caller has a right to every topic of these filters."""
+        sight = self._desk.sight(call.caller)
+        if sight.sees_all:
+            return
+        for one in filters:
+            check_filter(one)
+            if not sight.whole((one,)):
+                raise NotAuthorized(
+                    f"{call.caller.name} has no right to all topics of {one!r}, and so may not"
+                    " capture them"
+                )
+
     async def stream(self, call: ApiCall[NoQuery, None]) -> StreamDetails:
         """One stream."""
         return await self._details(call, self._seen(call))
@@ -205,6 +234,7 @@ class StreamOperations:
     async def create(self, call: ApiCall[NoQuery, NewStream]) -> StreamDetails:
         """Make a stream."""
         body = call.body
+        self._may_capture(call, body.captures)
         await self._run(
             CreateStream(name=body.name, captures=body.captures, chosen=_choice(body, body.engine))
         )
@@ -212,7 +242,8 @@ class StreamOperations:
 
     async def alter(self, call: ApiCall[NoQuery, ChangedStream]) -> StreamDetails:
         """Change a stream."""
-        body, name = call.body, self._seen(call)
+        body, name = call.body, self._changed(call)
+        self._may_capture(call, body.capture)
         await self._run(
             AlterStream(
                 name=name,
@@ -225,7 +256,7 @@ class StreamOperations:
 
     async def delete(self, call: ApiCall[NoQuery, None]) -> None:
         """Delete a stream."""
-        await self._run(DeleteStream(name=self._seen(call)))
+        await self._run(DeleteStream(name=self._changed(call)))
 
     async def partitions(self, call: ApiCall[PageQuery, None]) -> Page[PartitionInfo]:
         """A page of partitions."""
@@ -245,7 +276,7 @@ class StreamOperations:
 
     async def trim(self, call: ApiCall[NoQuery, TrimAsked]) -> PartitionInfo:
         """Delete records."""
-        name, number = self._seen(call), as_number(call.names["partition"], "a partition")
+        name, number = self._changed(call), as_number(call.names["partition"], "a partition")
         stream = self._desk.broker.streams.get(name)
         if stream.config.internal:
             raise InvalidRequest(f"the stream {name!r} belongs to the broker: leave it alone")
