@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from onelog.cli import messaging, render
+from onelog.broker.audit_event import LOGIN_FAILED, AuditEvent
+from onelog.broker.audit_reading import AuditRow
+from onelog.cli import audit, messaging, render, sql
 from onelog.cli.printable import json_text, visible
 from onelog.cli.tables import TableWriter, columns, lines_of, moment, show, size, span
 
@@ -70,6 +73,31 @@ def test_hostile_names_reach_the_terminal_only_as_escapes():
     assert r"a\x1b]0;owned\x07\x1b[2J\x0d\x0a\x9b31m\u202eb\u2028c" in lines[1]
     shown = lines_of({HOSTILE: HOSTILE, "in": {HOSTILE: 1}, "rows": [{"x": HOSTILE}]}, Console())
     assert all(line.plain.isprintable() for line in shown)
+
+
+def test_rows_of_a_query_hold_what_clients_sent_and_steer_no_terminal():
+    out = io.StringIO()
+    table = sql._rows_table([HOSTILE], [[HOSTILE], [HOSTILE.encode()], [None]])
+    Console(file=out, width=500, color_system=None).print(table)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_failed_login_draws_no_row_of_its_own_in_the_audit_trail(monkeypatch, as_json):
+    """A peer that is nobody chooses the name of its failed login."""
+    out = io.StringIO()
+    console = Console(file=out, width=500, color_system=None, highlight=False)
+    monkeypatch.setattr(render, "OUT", console)
+    event = AuditEvent(
+        door="mqtt", actor=HOSTILE, action=LOGIN_FAILED, resource=HOSTILE, outcome="refused"
+    )
+    audit._show([AuditRow(offset=1, event=event)], as_json=as_json, heading=False)
+    (line,) = out.getvalue().splitlines()
+    assert line.isprintable()
+    if as_json:
+        assert json.loads(line)["actor"] == HOSTILE
 
 
 @given(st.text())

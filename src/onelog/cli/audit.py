@@ -18,6 +18,7 @@ from rich.text import Text
 
 from onelog.cli import render
 from onelog.cli.durations import duration_ms
+from onelog.cli.printable import json_text, visible
 from onelog.cli.reaching import RunOffline, reach
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 
@@ -130,8 +131,7 @@ def _ask(run_offline: RunOffline | None, options: DataOptions, command: ListAudi
 def _show(rows: Iterable[AuditRow], *, as_json: bool, heading: bool) -> None:
     if as_json:
         for row in rows:
-            text = msgspec.json.encode(row.event).decode()
-            render.OUT.print(Text(text), soft_wrap=True)
+            render.OUT.print(Text(json_text(row.event)), soft_wrap=True)
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_header=heading)
     for title in ("time", "door", "actor", "address", "action", "outcome"):
@@ -150,7 +150,9 @@ def _show(rows: Iterable[AuditRow], *, as_json: bool, heading: bool) -> None:
             f"{event.outcome}{times}",
             what,
         )
-        table.add_row(*map(Text, cells), style="" if event.outcome == "ok" else "yellow")
+        # A peer that failed to log in chose its name: nothing in it may draw a row of its own.
+        shown = (Text(visible(cell)) for cell in cells)
+        table.add_row(*shown, style="" if event.outcome == "ok" else "yellow")
     if table.row_count or heading:
         render.OUT.print(table)
 

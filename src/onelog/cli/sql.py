@@ -19,6 +19,7 @@ from rich.text import Text
 from onelog.base.errors import ConfigError, NotFound
 from onelog.cli import render
 from onelog.cli.pipeline import HERE, Flag, Master, Where
+from onelog.cli.printable import escape_json, visible
 
 if TYPE_CHECKING:
     from onelog.pipelines.sql import Answer
@@ -122,7 +123,7 @@ def _put(answer: Answer, output: Output, file: Path | None, limit: int) -> None:
             out.writelines(f"{line}\n" for line in answer.json_lines())
     elif output == "json":
         for line in answer.json_lines():
-            render.OUT.print(line, markup=False)
+            render.OUT.print(escape_json(line), markup=False)
     else:
         rows = answer.take(limit + 1)
         render.print_whole(_rows_table(answer.columns, rows[:limit]))
@@ -135,9 +136,9 @@ def _put(answer: Answer, output: Output, file: Path | None, limit: int) -> None:
 def _rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
-        table.add_column(Text(name), no_wrap=True)
+        table.add_column(Text(visible(name)), no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
+        table.add_row(*(Text(visible(_shown(value))) for value in row))
     return table
 
 

@@ -8,6 +8,7 @@ from onelog.base.errors import OnelogError
 from onelog.cli import client
 from onelog.cli.doctor.findings import Finding
 from onelog.cli.places import local_target
+from onelog.cli.printable import visible
 from onelog.config.listeners import AdminListener
 
 STATUS = "`onelog status` shows more, docs/guide/operations.md what to do"
@@ -41,7 +42,7 @@ def judge(status: client.Status, holder: int) -> list[Finding]:
         if outcome != "ok"
     ]
     found += [
-        Finding("warning", "broker", f"{row.kind} at {row.place}: {row.error}", STATUS)
+        Finding("warning", "broker", visible(f"{row.kind} at {row.place}: {row.error}"), STATUS)
         for row in health.troubles
         if row.standing and health.checks.get("troubles", "ok") == "ok"
     ]
