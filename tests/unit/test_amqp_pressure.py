@@ -16,7 +16,7 @@ from onelog.base.errors import QuotaExceeded
 from onelog.broker import LOCAL, Action, AllowAll, Kind, Message, Principal
 from onelog.config.amqp import AmqpLimits
 from onelog.protocols.amqp import publishing
-from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
+from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused, Tx
 from tests.support.amqp import serving, talk
 from tests.support.turns import passes_until
 
@@ -311,6 +311,18 @@ PERMISSIONS: dict[str, tuple[tuple[Action, str], Callable[[RawChannel], object]]
     "publish to the default exchange": (
         (Action.PUBLISH, "$q/q"),
         lambda channel: [channel.publish("", channel.queue("q"), "1"), channel.sync()],
+    ),
+    "publish to a queue that is not there": (  # as to one that is
+        (Action.PUBLISH, "$q/q"),
+        lambda channel: [channel.publish("", "q", "1"), channel.sync()],
+    ),
+    "publish to a queue that is not there, in a transaction": (
+        (Action.PUBLISH, "$q/q"),
+        lambda channel: [
+            channel.ask(Tx.Select(), Tx.SelectOk),
+            channel.publish("", "q", "1"),
+            channel.ask(Tx.Commit(), Tx.CommitOk),
+        ],
     ),
     "publish to one topic": (
         (Action.PUBLISH, "a/b"),

@@ -17,7 +17,7 @@ from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.packets import Connack, Connect, Disconnect, Puback, Publish
 from onelog.security.bans import Bans, BanSettings
 from onelog.security.quotas.entities import Limit, parse_entity
-from tests.conformance.amqp_raw import Basic, Connection, Raw, Refused
+from tests.conformance.amqp_raw import Basic, Connection, Raw, Refused, Tx
 from tests.support import amqp, kafka_hub, mqtt
 from tests.support.brokers import FAST
 from tests.support.mqtt import until
@@ -311,6 +311,29 @@ async def test_an_amqp_client_over_its_quota_is_blocked_and_then_unblocked(tmp_p
         assert node.broker.client_quotas.counters("amqp").holds >= 1
 
 
+@pytest.mark.parametrize("way", ["in a transaction", "to no queue", "in headers"])
+async def test_amqp_publishes_count_whatever_becomes_of_them(tmp_path: Path, way: str) -> None:
+    async with amqp.serving(tmp_path) as node:
+        await limit(node.broker, "user:anonymous", publish_bytes=10_000)
+
+        def work(raw: Raw) -> None:
+            channel = raw.channel()
+            queue = channel.queue(durable=True)
+            if way == "in a transaction":
+                channel.ask(Tx.Select(), Tx.SelectOk)
+            text = "x" * 5_000
+            for _ in range(3):
+                if way == "in headers":
+                    channel.publish("", queue, "", headers={"h": text})
+                else:
+                    channel.publish("", queue if way == "in a transaction" else "none", text)
+            assert "quota" in raw.expect(0, Connection.Blocked).reason
+            raw.expect(0, Connection.Unblocked)
+
+        await amqp.talk(node.port, work)
+        assert node.broker.client_quotas.counters("amqp").holds >= 1
+
+
 async def test_amqp_connections_consumers_and_queues_are_bounded_as_rabbitmq_does(
     tmp_path: Path,
 ) -> None:
@@ -368,6 +391,7 @@ async def test_failed_logins_of_every_protocol_count_in_one_table(tmp_path: Path
         assert await attempt(b"secret") == 0
         assert await attempt(b"wrong") == 0x86
         assert await attempt(b"other") == 0x8A, "banned, and nothing is hashed for it"
+        assert await attempt(b"secret") == 0x8A, "the right guess is not told from a wrong one"
         assert await refused(node, "anonymous", 5) == 0, "no name, no guess"
         authenticator.bans.lift("127.0.0.1")
         assert await attempt(b"secret") == 0

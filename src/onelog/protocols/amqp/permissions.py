@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Literal
 from onelog.base.errors import InvalidName
 from onelog.broker import Action, Kind
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.queues.addresses import exchange_root, message_topic, queue_cursor, queue_topic
+from onelog.queues.addresses import exchange_root, queue_cursor, queue_topic
+from onelog.queues.claims import check_further_keys
 from onelog.queues.exchanges import Binding, Destination
 from onelog.queues.makers import binding_filter, subtree
 
@@ -85,13 +86,21 @@ def _sources(channel: Channel, queue: str) -> Iterator[str]:
 
 
 def may_look_for(channel: Channel, exchange: str, key: str) -> None:
-    """Raise AmqpError unless the user of a channel may publish to an exchange, if it were there.
+    """Raise NotAuthorized unless the user of a channel may publish there, if it were there.
 
-    Rights are asked first, as RabbitMQ does: who has none does not learn whether it is there.
+    Rights are asked first, as RabbitMQ does: who has none does not learn whether an exchange or
+    queue is there. So the words are those of the door, too.
     """
+    connection = channel.connection
+    assert connection.principal is not None
     with contextlib.suppress(InvalidName):  # no rule is about a key that is no topic
-        topic = message_topic(channel.vhost.name, exchange, key)
-        _ask(channel, Action.PUBLISH, topic, Kind.TOPIC, "exchange", exchange)
+        check_further_keys(
+            connection.hub.broker.authorizer,
+            connection.principal,
+            channel.vhost.name,
+            exchange,
+            (key,),
+        )
 
 
 def may_bind(channel: Channel, binding: Binding) -> None:

@@ -144,6 +144,7 @@ class Publishing:
     ) -> Coroutine[Any, Any, None] | None:
         """Handle one publish. Returns a coroutine when it has to wait."""
         channel = self.channel
+        self._pace(1, len(properties) + len(body))
         found = decode_properties(properties)
         is_led = lead_to_topic(method, channel.vhost.name)
         try:
@@ -218,6 +219,8 @@ class Publishing:
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> CheckedPublish:
         self.check_keys(method.exchange, found)
         outgoing = prepare(self._vhost, method, found, body)
+        if outgoing.message is None and not self._closed:  # no door will ask for the right
+            may_look_for(self.channel, method.exchange, method.routing_key)
         self.send(outgoing)
         return outgoing
 
@@ -226,6 +229,7 @@ class Publishing:
     def staged(self, count: int, stage: Stage, came_as: Again) -> None:
         """The kernel has staged publishes of this channel."""
         run = self._begin(count, came_as)
+        self._pace(count, run.size_bytes)
         self._on_its_way(run)
         publisher = self.connection.hub.broker.publisher
         publisher.await_stage(stage, run, count)
@@ -256,10 +260,13 @@ class Publishing:
             self._confirms.add(run)
         self.published += count
         self.connection.hub.counters.published += count
+        return run
+
+    def _pace(self, count: int, size_bytes: int) -> None:
+        """Count publishes as they come, also those that wait for a commit or go nowhere."""
         seat = self.connection.seat
         if seat is not None and seat.paces_publish:
-            seat.publish(count, run.size_bytes)
-        return run
+            seat.publish(count, size_bytes)
 
     def _write(self, message: Message, run: PublishRun) -> None:
         connection = self.connection

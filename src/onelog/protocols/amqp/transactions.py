@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.permissions import may_look_for
 from onelog.protocols.amqp.properties import Properties
 from onelog.protocols.amqp.publishing import prepare
 from onelog.queues.intents import Settlement
@@ -81,6 +82,9 @@ class Transaction:
         for method, properties, _body in self._publishes:
             channel.publishing.check_keys(method.exchange, properties)  # by the rules of now
         publishes = [prepare(channel.vhost, *row) for row in self._publishes]
+        for (method, _properties, _body), outgoing in zip(self._publishes, publishes, strict=True):
+            if outgoing.message is None:  # the door asks for the right of the others
+                may_look_for(channel, method.exchange, method.routing_key)
         settlements, self._settlements = self._settlements, []
         self.rollback()
         rows = [

@@ -65,6 +65,9 @@ async def publish(
     further = extra_keys(properties.table())
     check_further_keys(hub.broker.authorizer, principal, vhost.name, method.exchange, further)
     outgoing = prepare(vhost, method, properties, body)
+    if outgoing.message is None:  # no door will ask for the right
+        key = (method.routing_key,)
+        check_further_keys(hub.broker.authorizer, principal, vhost.name, method.exchange, key)
     hub.counters.published += 1
     if outgoing.message is not None:
         published = await hub.broker.publish(outgoing.message, principal=principal)
