@@ -326,6 +326,17 @@ async def test_a_folder_that_cannot_be_written_fails_the_backup_alone(tmp_path):
             broker.backups.start("not/absolute")
 
 
+@pytest.mark.parametrize("where", ["data", "data/backup.tmp/x", "data/new/x", "link/segment/x"])
+async def test_a_folder_in_the_data_directory_is_refused(tmp_path, where):
+    data = tmp_path / "data"
+    (tmp_path / "link").symlink_to(data)
+    async with running(data) as broker:
+        run = await back_up(broker, str(tmp_path / where))
+        assert (run.state, "in the data directory" in run.message) == ("failed", True)
+        assert not (tmp_path / where / "objects").exists()
+        assert not frozen_left(data)
+
+
 async def test_a_stopped_partition_is_left_out_and_named(tmp_path):
     data, url = tmp_path / "data", str(tmp_path / "store")
     async with running(data) as broker:

@@ -278,6 +278,54 @@ def test_the_backup_for_a_moment_is_the_first_one_after_it(root, tmp_path):
         repository_in(tmp_path / "empty").choose("", None)
 
 
+@pytest.mark.parametrize("left", [b"", b"OLB1", b"x" * 100])
+def test_a_backup_that_cannot_be_read_is_not_passed_over_in_silence(root, tmp_path, left):
+    store, hour_ms = tmp_path / "store", 3_600_000
+    ids = [send(root, store, POINT_MS + hours * hour_ms).summary.id for hours in range(4)]
+    choose = repository_in(store).choose
+    (store / "backups/README").write_text("a stranger's file")
+    (store / "backups" / ids[1]).write_bytes(left)
+    assert choose("", None).summary.id == ids[3]
+    assert choose("", POINT_MS).summary.id == ids[0]
+    assert choose("", POINT_MS + 3 * hour_ms).summary.id == ids[3]
+    with pytest.raises(StorageError, match=f"{ids[1]} is damaged.*--id {ids[2]}"):
+        choose("", POINT_MS + 1)
+    (store / "backups" / ids[3]).write_bytes(left)
+    with pytest.raises(StorageError, match=f"{ids[3]} is damaged.*--id {ids[2]}"):
+        choose("", None)
+    with pytest.raises(NotFound, match=f"older than that .*{ids[3]} is damaged"):
+        choose("", POINT_MS + 3 * hour_ms)
+    assert choose(ids[2], None).summary.id == ids[2]
+
+
+def test_what_a_crash_left_half_written_goes_when_it_is_a_day_old(root, tmp_path):
+    store = tmp_path / "store"
+    backup = send(root, store).summary.id
+    half = [store / f"backups/{backup}.0a0b0c0d.tmp", store / "objects/ab/ab.0a0b0c0d.tmp"]
+    for path in half:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    assert repository_in(store).ids() == [backup]
+    assert repository_in(store).prune(1, None, now_ms()).kept_objects == 2
+    assert all(path.exists() for path in half)
+    pruned = repository_in(store).prune(1, None, now_ms() + 2 * GRACE_MS)
+    assert (pruned.objects, pruned.size_bytes) == (2, 8)
+    assert not any(path.exists() for path in half)
+    assert not repository_in(store).verify([repository_in(store).load(backup)]).problems
+
+
+def test_files_that_go_while_they_are_listed_are_no_error(tmp_path):
+    folder = tmp_path / "objects/ab"
+    folder.mkdir(parents=True)
+    for name in ("ab1", "ab2", "ab3.0a0b0c0d.tmp"):
+        (folder / name).write_bytes(b"x")
+    rows = FolderBackups(tmp_path).list("objects")
+    next(rows)
+    for path in folder.iterdir():  # pruning, and a backup that gives a file its name
+        path.unlink()
+    assert list(rows) == []
+
+
 def test_a_manifest_that_names_files_outside_of_the_data_is_refused(root, tmp_path):
     manifest = send(root, tmp_path / "store")
     for name in ("../out", "/etc/out", "a/../../out"):
@@ -289,7 +337,8 @@ def test_a_manifest_that_names_files_outside_of_the_data_is_refused(root, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("url", "options"), [("relative/path", {}), ("/folder", {"aws_region": "x"}), ("", {})]
+    ("url", "options"),
+    [("relative/path", {}), ("/folder", {"aws_region": "x"}), ("", {}), ("/a\0b", {})],
 )
 def test_a_url_that_can_never_work_is_refused(url, options):
     with pytest.raises(InvalidRequest):

@@ -116,9 +116,14 @@ def new_id(point_ms: int) -> str:
     return f"{stamp}{point_ms % 1000:03}Z-{secrets.token_hex(3)}"
 
 
+def is_id(text: str) -> bool:
+    """Whether a text can be the name of a backup."""
+    return _ID.fullmatch(text) is not None
+
+
 def check_id(text: str) -> str:
     """Refuse what is not the name of a backup."""
-    if not _ID.fullmatch(text):
+    if not is_id(text):
         raise InvalidRequest(
             f"{text!r} is not the id of a backup; `onelog backup list URL` shows the ids"
         )

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Final, NamedTuple
 
 from onelog.backup.manifest import (
@@ -20,10 +21,11 @@ from onelog.backup.manifest import (
     check_id,
     decode_manifest,
     decode_summary,
+    is_id,
     manifest_name,
     object_name,
 )
-from onelog.backup.stores import BackupStore
+from onelog.backup.stores import TEMPORARY, BackupStore
 from onelog.base.errors import InvalidRequest, NotFound, StorageError
 from onelog.kernel import crc32c
 
@@ -73,17 +75,23 @@ class Repository:
     def ids(self) -> list[str]:
         """The names of all backups, oldest first."""
         names = (row.name.rpartition("/")[2] for row in self.store.list("backups"))
-        return sorted(names)
+        return sorted(name for name in names if not name.endswith(TEMPORARY))
 
     def summaries(self) -> tuple[list[BackupSummary], list[str]]:
         """All backups, oldest first, and an error for each one that cannot be read."""
-        found, problems = [], []
+        found, problems = self._read()
+        return found, list(problems.values())
+
+    def _read(self) -> tuple[list[BackupSummary], dict[str, str]]:
+        """All backups, oldest first, and the errors of the others by their names."""
+        found: list[BackupSummary] = []
+        problems: dict[str, str] = {}
         for name in self.ids():
             try:
                 head = self.store.head(manifest_name(name), SUMMARY_BYTES_MAX)
                 found.append(decode_summary(name, head))
             except (StorageError, NotFound) as error:
-                problems.append(str(error))
+                problems[name] = str(error)
         return sorted(found, key=lambda row: row.point_ms), problems
 
     def load(self, backup_id: str) -> Manifest:
@@ -107,25 +115,43 @@ class Repository:
 
     def choose(self, backup_id: str, upto_ms: int | None) -> Manifest:
         """The backup to restore: the one named, else the first whose point is not before
-        `upto_ms`, else the newest. Raises NotFound."""
+        `upto_ms`, else the newest. Raises NotFound, StorageError.
+
+        A backup that cannot be read is not passed over in silence, if it could be the one.
+        """
         if backup_id:
             return self.load(backup_id)
-        found, problems = self.summaries()
+        found, problems = self._read()
         if not found:
-            hint = f" ({problems[0]})" if problems else ""
+            hint = f" ({next(iter(problems.values()))})" if problems else ""
             raise NotFound(
                 f"there is no backup in {self.url}{hint}: name the folder or prefix that"
                 " `onelog backup create` was given"
             )
-        if upto_ms is not None:
-            found = [row for row in found if row.point_ms >= upto_ms]
-            if not found:
-                raise NotFound(
-                    f"every backup in {self.url} is older than that: choose an earlier time, or"
-                    " leave --to out to get the newest backup"
+        problems = {name: problem for name, problem in problems.items() if is_id(name)}
+        if upto_ms is None:
+            return self._load_unless(problems, found[-1].id, "", found[-1].id)
+        later = [row.id for row in found if row.point_ms >= upto_ms]
+        if not later:
+            hint = f" ({problems[max(problems)]})" if problems else ""
+            raise NotFound(
+                f"every backup in {self.url} is older than that{hint}: choose an earlier time, or"
+                " leave --to out to get the newest backup"
+            )
+        earlier = [row.id for row in found if row.point_ms < upto_ms]
+        return self._load_unless(problems, max(earlier, default=""), later[0], later[0])
+
+    def _load_unless(
+        self, problems: dict[str, str], after: str, before: str, backup_id: str
+    ) -> Manifest:
+        """A backup, unless one between two names cannot be read. Names sort by time."""
+        for name, problem in problems.items():
+            if name > after and (not before or name < before):
+                raise StorageError(
+                    f"{problem}. Choose with --id, such as --id {backup_id}, which is the nearest"
+                    " one that can be read"
                 )
-            return self.load(found[0].id)
-        return self.load(found[-1].id)
+        return self.load(backup_id)
 
     # -- checking
 
@@ -186,7 +212,8 @@ class Repository:
             if row.id not in gone:
                 needed |= self.load(row.id).objects().keys()
         doomed, young, freed = [], 0, 0
-        for found in self.store.list("objects"):
+        half = (row for row in self.store.list("backups") if row.name.endswith(TEMPORARY))
+        for found in chain(self.store.list("objects"), half):
             if found.name in needed:
                 continue
             if found.modified_ms > now_ms - GRACE_MS:

@@ -21,7 +21,8 @@ from onelog.base import faults
 from onelog.base.errors import InvalidRequest, NotFound, OnelogError, StorageError, StorageFull
 
 Bytes = bytes | bytearray | memoryview
-_TEMPORARY: Final = ".tmp"
+TEMPORARY: Final = ".tmp"
+"""How names end that are being written, or that a crash left half written."""
 _NO_COPY: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
 """The system cannot copy between these two files; they are read and written then."""
 
@@ -59,7 +60,7 @@ class BackupStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every name below a folder, in no order."""
+        """Every name below a folder, in no order; also those that end with `TEMPORARY`."""
         ...
 
     def delete(self, names: Sequence[str]) -> None:
@@ -72,23 +73,30 @@ def open_backup_store(url: str, options: Mapping[str, str]) -> BackupStore:
 
     `options` are those of the object storage. Raises InvalidRequest, ConfigError.
     """
-    scheme, found, rest = url.partition("://")
-    if found and scheme != "file":
+    folder = backup_folder(url)
+    if folder is None:
         from onelog.backup.object_store import ObjectBackups  # noqa: PLC0415 - an extra
 
         return ObjectBackups(url, options)
-    path = rest if found else url
     if options:
         raise InvalidRequest(
             f"{url!r} is a folder, which takes no options ({', '.join(sorted(options))}); a bucket"
             " is written s3://BUCKET/PREFIX"
         )
-    if not path.startswith("/"):
+    if not folder.is_absolute() or "\0" in url:
         raise InvalidRequest(
             f"{url!r}: name a folder by its whole path, such as /srv/backups, or a bucket, such as"
             " s3://backups/onelog"
         )
-    return FolderBackups(Path(path))
+    return FolderBackups(folder)
+
+
+def backup_folder(url: str) -> Path | None:
+    """The folder that a URL names; None: it names object storage."""
+    scheme, found, rest = url.partition("://")
+    if found and scheme != "file":
+        return None
+    return Path(rest if found else url)
 
 
 class FolderBackups:
@@ -111,7 +119,7 @@ class FolderBackups:
     def _put(self, name: str, fill: Callable[[int], None]) -> None:
         """Fill a file beside its name, then rename it."""
         path = self._root / name
-        beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
         try:
             faults.hit("backup.put")
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -154,18 +162,21 @@ class FolderBackups:
             raise self._failed("read", error) from error
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Walk over a folder, without what a crash left half written."""
+        """Walk over a folder. A file that goes meanwhile (it got its name, or pruning took it) is
+        left out."""
         try:
             for folder, _, names in os.walk(self._root / prefix, onerror=_unless_missing):
                 for name in names:
-                    if not name.endswith(_TEMPORARY):
-                        path = Path(folder, name)
+                    path = Path(folder, name)
+                    try:
                         state = path.stat()
-                        yield StoredObject(
-                            path.relative_to(self._root).as_posix(),
-                            state.st_size,
-                            state.st_mtime_ns // 1_000_000,
-                        )
+                    except FileNotFoundError:
+                        continue
+                    yield StoredObject(
+                        path.relative_to(self._root).as_posix(),
+                        state.st_size,
+                        state.st_mtime_ns // 1_000_000,
+                    )
         except OSError as error:
             raise self._failed("listed", error) from error
 

@@ -24,11 +24,18 @@ import msgspec
 import onelog
 from onelog.backup.manifest import LEFT_OUT_MAX, BackupSummary, new_id
 from onelog.backup.sending import BackupPlan
-from onelog.backup.stores import open_backup_store
+from onelog.backup.stores import backup_folder, open_backup_store
 from onelog.backup.worker import WorkerLine
 from onelog.base.clock import Clock
 from onelog.base.commands import raise_error
-from onelog.base.errors import Closed, Conflict, NotFound, OnelogError, Unavailable
+from onelog.base.errors import (
+    Closed,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    OnelogError,
+    Unavailable,
+)
 from onelog.log.freezing import Frozen
 from onelog.observe.logging import get_logger
 from onelog.observe.troubles import Troubles
@@ -191,6 +198,7 @@ class Backups:
         self, url: str, options: dict[str, str], bytes_per_s: int, scratch: Path
     ) -> BackupSummary:
         await self._clean()
+        await asyncio.to_thread(partial(_check_outside, url, scratch.parent))
         frozen = await self._freeze(scratch / "frozen")
         left_out = frozen.left_out[:LEFT_OUT_MAX]
         size_bytes = sum(frozen.files.values())
@@ -266,6 +274,24 @@ class Backups:
     async def _clean(self) -> None:
         if self._scratch is not None:
             await asyncio.to_thread(partial(shutil.rmtree, self._scratch, ignore_errors=True))
+
+
+def _check_outside(url: str, data_dir: Path) -> None:
+    """Refuse a folder in the data directory, whose files are the broker's to delete.
+
+    It would go with the data that it is to replace; in the folder of links, when the backup ends.
+    """
+    folder = backup_folder(url)
+    if folder is None:
+        return
+    whole = folder.resolve()
+    for path in (whole, *whole.parents):
+        with contextlib.suppress(OSError):  # the worker says what is wrong with it
+            if path.samefile(data_dir):
+                raise InvalidRequest(
+                    f"{url!r} is in the data directory {data_dir}, and would be lost with it: name"
+                    " a folder elsewhere, best on another disk"
+                )
 
 
 def _tail(path: Path) -> str:

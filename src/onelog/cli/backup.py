@@ -20,7 +20,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from onelog.base.errors import InvalidRequest, OnelogError, StorageError
+from onelog.base.errors import ConfigError, NotFound, OnelogError, StorageError
 from onelog.cli import render
 from onelog.cli.api.table import NOUNS
 from onelog.cli.reaching import RestoreBackup, RunOffline, reach
@@ -231,6 +231,8 @@ def _tell_found(url: str, found: list[BackupSummary], *, json: bool) -> None:
 
 def _verify(repository: Repository, backup_id: str, *, json: bool) -> None:
     names = [backup_id] if backup_id else repository.ids()
+    if not names:  # a disk that is not mounted must not pass for sound backups
+        raise NotFound(f"there is no backup in {repository.url}: nothing was checked")
     manifests, problems = [], []
     for name in names:
         try:
@@ -362,6 +364,8 @@ def _repository(url: str, option: tuple[str, ...]) -> Repository:
 
 def _whole(url: str) -> str:
     """A folder by its whole path: the server may work elsewhere."""
+    if not url:
+        raise ConfigError("the URL is empty: name a folder, such as /srv/backups, or a bucket")
     return url if "://" in url else str(Path(url).absolute())
 
 
@@ -370,7 +374,7 @@ def _options(rows: tuple[str, ...]) -> dict[str, str]:
     for row in rows:
         name, equals, value = row.partition("=")
         if not equals or not name:
-            raise InvalidRequest(f"--option {row!r}: write NAME=VALUE, as in aws_region=us-east-1")
+            raise ConfigError(f"--option {row!r}: write NAME=VALUE, as in aws_region=us-east-1")
         found[name] = value
     return found
 
@@ -378,7 +382,7 @@ def _options(rows: tuple[str, ...]) -> dict[str, str]:
 def _duration_ms(text: str) -> int:
     number, unit = text[:-1], text[-1:]
     if not number.isdecimal() or unit not in _UNITS_MS:
-        raise InvalidRequest(f"--older-than {text!r}: write a number and h, d or w, such as 30d")
+        raise ConfigError(f"--older-than {text!r}: write a number and h, d or w, such as 30d")
     return int(number) * _UNITS_MS[unit]
 
 
@@ -388,7 +392,7 @@ def _moment_ms(text: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise InvalidRequest(
+        raise ConfigError(
             f"--to {text!r}: write a time with its zone, such as 2026-11-16T12:00:00Z"
         )
     return int(moment.timestamp() * 1000)
