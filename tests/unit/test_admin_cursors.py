@@ -267,6 +267,24 @@ async def test_kafka_groups_are_cursors_that_seek_and_are_deleted(api):
     assert (await api.get("/cursors/kafka:billing")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    "asked", [{"to": "offset"}, {"to": "time"}, {"to": "time", "value": None},
+              {"to": "earliest", "value": 3}, {"to": "latest", "value": 0}]
+)  # fmt: skip
+async def test_a_seek_without_its_value_moves_nothing(api, asked):
+    await say(api.broker, "jobs", *map(str, range(3)))
+    queue = await queue_of(api)
+    for row in queue.acquire("joe", 3):
+        queue.ack(row.token)
+    await api.kafka.groups.offsets.commit("billing", {("jobs", 0): (2, -1, "")})
+    for path in ("/cursors/work/seek", "/cursors/kafka:billing/seek"):
+        answer = await api.ask("POST", path, asked)
+        assert (answer.status_code, "value" in answer.text) == (400, True)
+    answer = await api.ask("POST", "/kafka/groups/billing/seek", {"topic": "jobs", **asked})
+    assert (answer.status_code, "value" in answer.text) == (400, True)
+    assert queue.acquire("ann", 10) == []
+
+
 async def test_tails_and_tables_are_neither_moved_nor_deleted(api):
     tail = api.broker.cursors.open_tail(["a"], principal=LOCAL)
     for name in (tail.name, "mqtt-retained"):

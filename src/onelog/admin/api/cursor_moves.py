@@ -24,6 +24,21 @@ _SHARE_PREFIX: Final = "share/"
 Where = Literal["earliest", "latest", "time", "offset"]
 
 
+def seek_value(to: Where, value: int | None) -> int:
+    """The value of a seek, which a time or an offset needs. Raises InvalidRequest.
+
+    Without this a forgotten value would be 0: everything would come again.
+    """
+    if to in ("earliest", "latest"):
+        if value is not None:
+            raise InvalidRequest(f"value goes with a time or an offset only, and this is {to!r}")
+        return 0
+    if value is None:
+        what = "the time in ms since the epoch" if to == "time" else "the offset"
+        raise InvalidRequest(f"a seek to {to!r} needs a value: {what}")
+    return value
+
+
 class CursorMoves:
     """Acts on one cursor after the other."""
 

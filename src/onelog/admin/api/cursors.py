@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from onelog.admin.api.cursor_moves import CursorMoves
+from onelog.admin.api.cursor_moves import CursorMoves, seek_value
 from onelog.admin.api.cursor_sight import CursorSight
 from onelog.admin.api.declaring import (
     NOTHING,
@@ -46,8 +46,8 @@ class CursorSeek(ApiInput, frozen=True, kw_only=True):
     """Where a cursor is to go on."""
 
     to: Literal["earliest", "latest", "time", "offset"]
-    value: Annotated[int, Meta(ge=0, le=2**62)] = 0
-    """The time in ms since the epoch, or the offset."""
+    value: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    """The time in ms since the epoch, or the offset; null for earliest and latest."""
     stream: Annotated[str, Meta(max_length=255)] | None = None
     """null: every stream that it reads. For a Kafka group: the topic."""
     partition: Annotated[int, Meta(ge=0, le=2**31)] | None = None
@@ -172,7 +172,8 @@ class CursorOperations:
     async def seek(self, call: ApiCall[NoQuery, CursorSeek]) -> CursorInfo:
         """Go on elsewhere."""
         body, info = call.body, await self._seen(call)
-        await self._moves.seek(info, body.to, body.value, body.stream, body.partition)
+        value = seek_value(body.to, body.value)
+        await self._moves.seek(info, body.to, value, body.stream, body.partition)
         return await self.cursor(call)
 
     async def reset(self, call: ApiCall[NoQuery, None]) -> CursorInfo:

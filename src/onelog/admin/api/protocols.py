@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import Meta
 
+from onelog.admin.api.cursor_moves import seek_value
 from onelog.admin.api.cursor_sight import CursorSight, sees_queue
 from onelog.admin.api.declaring import (
     NOTHING,
@@ -79,8 +80,8 @@ class GroupSeek(ApiInput, frozen=True, kw_only=True):
     partition: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     """null: every partition."""
     to: Literal["earliest", "latest", "time", "offset"]
-    value: Annotated[int, Meta(ge=0, le=2**62)] = 0
-    """The time in ms since the epoch, or the offset."""
+    value: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    """The time in ms since the epoch, or the offset; null for earliest and latest."""
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,7 +299,8 @@ class ProtocolOperations:
     async def seek_group(self, call: ApiCall[NoQuery, GroupSeek]) -> ConsumerGroupRow:
         """Let a group go on elsewhere."""
         name, body = self._group(call), call.body
-        await self._kafka.seek_group(name, body.topic, body.partition, body.to, body.value)
+        value = seek_value(body.to, body.value)
+        await self._kafka.seek_group(name, body.topic, body.partition, body.to, value)
         return await self.group(call)
 
     async def delete_group(self, call: ApiCall[NoQuery, None]) -> None:
