@@ -193,6 +193,7 @@ def test_fields_that_may_be_secret_are_not_shown():
         "base64": "canary",
         "key": "canary",
         "settings": {"partitions": 3, "client_secret": "canary"},
+        "options": {"azure_storage_account_key": "canary", "google_service_account": "canary"},
         "headers": [{"name": "x", "value": "canary"}],
         "groups": ["a", "b"],
     }

@@ -26,6 +26,9 @@ _REFUSED: Final = frozenset({"NotAuthorized", "NotAuthenticated"})
 _SECRET: Final = re.compile(
     r"pass|secret|token|credential|salt|hash|text|base64|value|payload|body"
 )
+_FOREIGN: Final = frozenset({"options"})
+"""Fields in the words of other systems (`azure_storage_account_key`): nobody knows which of them
+are secret."""
 _NAMES: Final = ("name", "id", "ids", "user", "label", "topic", "filter")
 """Fields that name the thing which a command is about, the best first."""
 
@@ -39,7 +42,7 @@ def shown_fields(fields: Mapping[str, Any]) -> dict[str, Detail]:
     """The fields of a request that the trail shows."""
     found: dict[str, Detail] = {}
     for name, value in fields.items():
-        if is_secret(name) or value is None:
+        if is_secret(name) or name in _FOREIGN or value is None:
             continue
         if isinstance(value, str | int | bool):
             found[name] = value
