@@ -104,7 +104,7 @@ def test_the_commands_make_list_check_prune_and_restore_backups(tmp_path):
     finally:
         server.kill()
     code, _, wrong = onelog("backup", "create", url, folder=tmp_path)
-    assert (code, "no server runs" in wrong) == (1, True)
+    assert (code, "no server runs" in wrong) == (3, True)
     code, _, wrong = onelog("restore", url, "--data-dir", "data", folder=tmp_path)
     assert (code, "not empty" in wrong) == (1, True)
     code, said, wrong = onelog("restore", url, "--data-dir", "again", folder=tmp_path)
@@ -121,7 +121,11 @@ def test_the_commands_make_list_check_prune_and_restore_backups(tmp_path):
     code, _, wrong = onelog("restore", url, "--data-dir", "never", folder=tmp_path)
     assert (code, "is damaged" in wrong) == (1, True)
     code, _, wrong = onelog("restore", url, "--data-dir", "n", "--to", "12:00", folder=tmp_path)
-    assert (code, "with its zone" in wrong) == (1, True)
+    assert (code, "with its zone" in wrong) == (2, True)
+    code, _, wrong = onelog("backup", "list", "", folder=tmp_path)
+    assert (code, "is empty" in wrong) == (2, True)
+    code, _, wrong = onelog("backup", "verify", "nowhere", folder=tmp_path)
+    assert (code, "nothing was checked" in wrong) == (4, True)
 
 
 def test_a_broker_that_dies_while_it_makes_links_starts_again_and_has_no_lock(

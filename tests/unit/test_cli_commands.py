@@ -361,6 +361,13 @@ def test_a_reader_that_stops_reading_is_no_error(here):
     assert done.stderr == b"0\n"
 
 
+def test_output_that_finds_no_room_is_one_line(here):
+    line = f"{sys.executable} -m onelog stream list > /dev/full"
+    done = subprocess.run(["sh", "-c", line], cwd=here.folder, env=environment(), check=False,
+                          capture_output=True, timeout=DEADLINE_S)  # fmt: skip
+    assert (done.returncode, done.stderr.count(b"\n"), b"No space" in done.stderr) == (1, 1, True)
+
+
 def test_a_hundred_thousand_rows_come_page_by_page_and_bounded(monkeypatch, capsys):
     alive = []
 

@@ -27,7 +27,7 @@ def test_without_a_server_it_says_what_to_do(capsys):
     assert "there is no OneLog data in 'data'" in capsys.readouterr().err
     Path("data").mkdir()
     _run_offline(Path("data"), b'{"type": "view.list"}')  # makes the store
-    assert stream("create", "plant", "--capture", "plant/#") == 1
+    assert stream("create", "plant", "--capture", "plant/#") == 3
     assert "start it with `onelog serve`" in capsys.readouterr().err
 
 

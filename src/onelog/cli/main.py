@@ -8,6 +8,7 @@ line stands below the composition root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -31,7 +32,7 @@ from onelog.cli.completion import add_completion
 from onelog.cli.doctor import add_doctor
 from onelog.cli.events import add_events
 from onelog.cli.example import example_toml
-from onelog.cli.failures import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code
+from onelog.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code
 from onelog.cli.logins import add_logins
 from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
@@ -83,11 +84,20 @@ def run(
         render.print_error(str(error))
         return exit_code(error)
     except BrokenPipeError:
-        # Nobody reads any more. Python would say so once more when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # nobody reads any more
+    except OSError as error:  # the disk is full to which the output goes, a file is not ours
+        _forget_output()
+        render.print_error(str(error))
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_OK
+
+
+def _forget_output() -> None:
+    """Python would write what is left, and say once more that it cannot, when it ends."""
+    with contextlib.suppress(OSError):  # the output of a program that runs us has no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complete(app: App, arguments: Sequence[str]) -> int:

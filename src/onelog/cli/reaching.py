@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onelog.base.errors import DataDirLocked, NotFound
+import msgspec
+
+from onelog.base.errors import DataDirLocked, NotFound, Unavailable
+from onelog.cli.failures import NotReachable
 from onelog.cli.places import Place, connected
 
 if TYPE_CHECKING:
@@ -23,6 +26,13 @@ RunOffline = Callable[[Path, bytes], bytes]
 
 RestoreBackup = Callable[["RestoreRequest", "Progress"], "Restored"]
 """Restores a backup into an empty data directory; it blocks."""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """What every answer that is an error has (`base/commands.py`)."""
+
+    error: str = ""
+    message: str = ""
 
 
 def reach(
@@ -43,9 +53,13 @@ def reach(
             f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
         )
     try:
-        return run_offline(data_dir, message), f"in {data_dir}"
+        answer = run_offline(data_dir, message)
     except DataDirLocked:
         # Only these commands need it, and every other one starts faster without.
         from onelog.net.control import call  # noqa: PLC0415
 
         return call(data_dir, message), "in the running server"
+    said = msgspec.json.decode(answer, type=_Refusal)
+    if said.error == Unavailable.__name__:  # only a running server could do it
+        raise NotReachable(said.message)
+    return answer, f"in {data_dir}"
