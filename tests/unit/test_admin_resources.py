@@ -14,6 +14,7 @@ from onelog.queues.settings import QueueRecord
 from onelog.record.headers import RETAIN
 from tests.support.admin import admin_api, whole_api
 from tests.support.brokers import history, say
+from tests.support.mqtt import until
 
 JOBS = Binding(source="amq.topic", destination=Destination("queue", "jobs"), routing_key="shop.#")
 
@@ -172,6 +173,33 @@ async def test_one_picture_of_a_topic_shows_the_readers_of_every_protocol(api):
     assert ("mine", "offset", "embedded") in readers
     assert ("billing", "group", "kafka") in readers
     assert ("amqp:/:jobs", "routed", "amqp") in readers
+
+
+async def test_a_session_that_is_away_is_behind_in_a_stream_that_was_made_meanwhile(api):
+    desk = api.broker.cursors
+    await desk.close_cursor(await desk.open_session("away", ["new/#"], principal=LOCAL))
+    await api.broker.streams.create(StreamConfig(name="new", captures=("new/#",), partitions=1))
+    await say(api.broker, "new/1", "a", "b", "c")
+    body = (await api.get("/topics/new%2F1")).json()
+    (row,) = (row for row in body["readers"] if row["cursor"] == "away")
+    assert (row["lag"], row["places"]) == (3, [{"partition": 0, "offset": 0}])
+    assert (await api.get("/cursors/away")).json()["lag"] == 3
+    await api.ask("POST", "/streams/new/partitions/0/trim", {"before": 2})
+    assert (await api.get("/cursors/away")).json()["lag"] == 1  # the others are gone
+
+
+async def test_the_table_of_retained_messages_is_at_the_end_while_messages_come(api):
+    await say(api.broker, "some/topic", *map(str, range(20)))
+    await until(lambda: api.broker.cursors.find("mqtt-retained").lag() == 0)
+    body = (await api.get("/cursors/mqtt-retained")).json()
+    assert all(row["offset"] == row["end"] for row in body["positions"])
+
+
+async def test_the_overview_counts_the_cursors_that_the_list_shows(api):
+    await api.kafka.groups.offsets.commit("billing", {("shop.orders", 0): (2, -1, "")})
+    rows = (await api.get("/cursors")).json()["items"]
+    assert "kafka:billing" in [row["name"] for row in rows]
+    assert (await api.get("/overview")).json()["counts"]["cursors"] == len(rows)
 
 
 # -- what protocols have

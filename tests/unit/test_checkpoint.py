@@ -26,8 +26,10 @@ from onelog.broker import (
     Committed,
     CursorKind,
     Message,
+    QueueCursor,
     QueueSettings,
     Retention,
+    SessionCursor,
     StreamConfig,
 )
 from onelog.cursors import checkpoint
@@ -437,6 +439,61 @@ async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path, ser
         queue.release_consumer("c")
         first = queue.acquire("c", 1)[0]
         assert first.record.offset >= partition.start_offset
+
+
+@pytest.mark.parametrize("kind", ["session", "queue"])
+async def test_a_cursor_that_is_away_pins_a_stream_that_is_made_meanwhile(
+    tmp_path: Path, serve: Serve, kind: str
+) -> None:
+    """It reads such a stream from its start, so retention must not take what it will want."""
+    clock = ManualClock()
+
+    async def opened(broker: Broker) -> SessionCursor | QueueCursor:
+        desk = broker.cursors
+        opening = desk.open_session if kind == "session" else desk.open_queue
+        return await opening("away", ["s/#"], principal=LOCAL)
+
+    async with serve(tmp_path, clock=clock) as broker:
+        await broker.cursors.close_cursor(await opened(broker))
+        partition = await fill(broker, 12)
+        clock.advance(3600)
+        await broker.maintenance.run_once()
+        assert partition.start_offset == 0
+    async with serve(tmp_path, clock=clock) as broker:
+        partition = broker.streams.get("s").partitions[0]
+        await broker.maintenance.run_once()
+        assert partition.start_offset == 0
+        cursor = await opened(broker)
+        offsets: list[int] = []
+        async with asyncio.timeout(10):
+            while len(offsets) < 12:
+                if isinstance(cursor, SessionCursor):
+                    for sent in cursor.fetch(20):
+                        offsets.append(int(sent.record.offset))
+                        cursor.acknowledge(sent.packet_id)
+                else:
+                    for held in cursor.acquire("c", 20):
+                        offsets.append(int(held.record.offset))
+                        cursor.ack(held.token)
+                await asyncio.sleep(0)  # what is cold comes meanwhile
+        assert offsets == list(range(12))
+        await broker.cursors.close_cursor(cursor)  # its state knows the stream now
+        clock.advance(3600)
+        await broker.maintenance.run_once()
+        assert partition.start_offset > 0
+
+
+async def test_an_open_queue_that_nobody_asks_pins_a_stream_that_is_made_meanwhile(
+    tmp_path: Path, serve: Serve
+) -> None:
+    clock = ManualClock()
+    async with serve(tmp_path, clock=clock) as broker:
+        queue = await broker.cursors.open_queue("q", ["s/#"], principal=LOCAL)
+        partition = await fill(broker, 12)
+        clock.advance(3600)
+        await broker.maintenance.run_once()
+        assert partition.start_offset == 0
+        assert len(queue.acquire("c", 20)) == 12
 
 
 async def test_a_failed_save_is_reported_and_made_up_for(

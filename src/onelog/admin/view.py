@@ -99,7 +99,7 @@ class AdminView:
         if cursor is not None:
             return _open_cursor(cursor, homes, durable=kept is not None)
         if kept is not None:
-            return _kept_cursor(kept, homes)
+            return _kept_cursor(kept, desk.kept_positions(kept), homes)
         raise CursorNotFound(f"there is no cursor {name!r}; GET /api/v1/cursors lists them")
 
 
@@ -117,8 +117,8 @@ def _open_cursor(cursor: Cursor, homes: Homes, *, durable: bool) -> CursorInfo:
     )
 
 
-def _kept_cursor(kept: CursorState, homes: Homes) -> CursorInfo:
-    positions = _positions(kept.positions, homes)
+def _kept_cursor(kept: CursorState, places: list[Position], homes: Homes) -> CursorInfo:
+    positions = _positions(places, homes)
     return CursorInfo(
         name=kept.name,
         kind=kept.kind.value,
@@ -126,7 +126,7 @@ def _kept_cursor(kept: CursorState, homes: Homes) -> CursorInfo:
         filter=", ".join(kept.filters),
         durable=True,
         positions=positions,
-        lag=sum(max(0, row.end - row.offset) for row in positions),
+        lag=_lag(places, homes),
         pending=0,
         connected=0,
     )
@@ -178,6 +178,16 @@ def _positions(rows: Iterable[Position], homes: Homes) -> tuple[CursorPosition, 
             )
         )
     return tuple(found)
+
+
+def _lag(rows: Iterable[Position], homes: Homes) -> int:
+    lag = 0
+    for row in rows:
+        stream = homes.get(row.stream_id)
+        if stream is not None and row.partition < len(stream.partitions):
+            place = stream.partitions[row.partition]
+            lag += max(0, place.high_watermark - max(row.offset, place.start_offset))
+    return lag
 
 
 def _segment_row(row: SegmentInfo) -> StoredSegment:

@@ -33,7 +33,7 @@ from onelog.cursors.delivery import QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
 from onelog.cursors.reader import read_places, read_records, record_in
-from onelog.cursors.routed import RoutedCursor
+from onelog.cursors.routed import RoutedCursor, is_routed
 from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.start import EARLIEST, LATEST, Start
@@ -76,7 +76,7 @@ class CursorDesk:
         self._durable: set[str] = set()
         self._moving: dict[str, asyncio.Event] = {}
         self._tails = 0
-        self.pins = Pins(checkpoints, clock, self._durable_cursors)
+        self.pins = Pins(checkpoints, clock, self._durable_cursors, registry)
         self.dead_letters = DeadLetterWriter(publisher)
 
     # -- opening
@@ -433,6 +433,14 @@ class CursorDesk:
     def kept(self, name: str) -> CursorState | None:
         """The kept state of a cursor."""
         return self._checkpoints.kept(name)
+
+    def kept_positions(self, kept: CursorState) -> list[Position]:
+        """Where a cursor that is not open goes on: partitions that came since from their start."""
+        if is_routed(kept):
+            return kept.positions
+        known = {(row.stream_id, row.partition) for row in kept.positions}
+        late = (key for key in self._registry.keys(kept.filters) if key not in known)
+        return [*kept.positions, *(Position(*key, Offset(0)) for key in late)]
 
     def _durable_cursors(self) -> list[Cursor]:
         return [cursor for name, cursor in self._open.items() if name in self._durable]

@@ -1,7 +1,8 @@
 """Pins: what durable cursors still need of each partition, so that retention leaves it.
 
 Rules: retention asks for each partition, so the lowest offsets are looked up anew at most once a
-second. Thinning asks for single records and learns when a cursor came to need more meanwhile.
+second. A cursor that is away also needs streams that were made since it left, from their start.
+Thinning asks for single records and learns when a cursor came to need more meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.cursor import Cursor
 from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.routed import RoutedCursor
+from onelog.cursors.sources import SourceRegistry
 
 _FRESH_S: Final = 1.0
 
@@ -22,11 +24,19 @@ class Pins:
     """What durable cursors need."""
 
     def __init__(
-        self, checkpoints: CheckpointStore, clock: Clock, durable: Callable[[], list[Cursor]]
+        self,
+        checkpoints: CheckpointStore,
+        clock: Clock,
+        durable: Callable[[], list[Cursor]],
+        registry: SourceRegistry,
     ) -> None:
         self._checkpoints = checkpoints
         self._clock = clock
         self._durable = durable
+        self._registry = registry
+        self._late: dict[str, tuple[tuple[str, int], ...]] = {}
+        self._late_of = -1
+        """The change of streams that `_late` is of."""
         self._lowest: dict[tuple[str, int], int] = {}
         self._fresh_until = 0.0
         self._claims = 0
@@ -35,7 +45,7 @@ class Pins:
         """The lowest offset that durable queues and sessions still need, per partition."""
         now = self._clock.monotonic()
         if now >= self._fresh_until:
-            self._lowest = self._checkpoints.pins(self._durable())
+            self._lowest = self._checkpoints.pins(self._durable(), late=self._came_late())
             self._fresh_until = now + _FRESH_S
         return self._lowest
 
@@ -50,10 +60,16 @@ class Pins:
                 exact.add(cursor.name)
             else:
                 others.append(cursor)
-        lowest = self._checkpoints.pins(others, exact).get(key)
+        lowest = self._checkpoints.pins(others, exact, self._came_late()).get(key)
         if lowest is not None:
             found.add_from(lowest)
         return found
+
+    def _came_late(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        generation = self._registry.generation
+        if self._late_of != generation:  # a state that is kept later knows the streams of now
+            self._late, self._late_of = self._checkpoints.late(self._registry.keys), generation
+        return self._late
 
     def outdated(self) -> None:
         """A durable cursor was opened: what it needs counts from now on."""

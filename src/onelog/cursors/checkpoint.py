@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -24,8 +25,8 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import Unavailable, again
 from onelog.base.ids import Offset
-from onelog.cursors.cursor import Cursor, CursorKind, CursorState
-from onelog.cursors.routed import RoutedCursor
+from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position
+from onelog.cursors.routed import RoutedCursor, is_routed
 from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
@@ -48,6 +49,8 @@ COMPRESSED_BYTES_MIN: Final = 2 * 1024
 """A smaller batch is not compressed, so that a single settlement does not wait for the codec."""
 
 Row = tuple[bytes, bytes | None]
+Key = tuple[str, int]
+"""A stream's id and a partition of it."""
 
 Parts = Mapping[str, bytes | None]
 """Pieces of a large cursor's state by name, so that only changed pieces are written; None: the
@@ -135,18 +138,40 @@ class CheckpointStore:
         """Every cursor with a kept state, in no order."""
         return list(self._kept)
 
-    def pins(
-        self, open_cursors: Iterable[Cursor], apart: Container[str] = ()
-    ) -> dict[tuple[str, int], int]:
-        """The lowest offset that durable queues and sessions still need, per partition.
+    def late(self, keys_of: Callable[[Iterable[str]], Iterable[Key]]) -> dict[str, tuple[Key, ...]]:
+        """The partitions that came while a queue or session was away, by its name.
 
-        Cursors named by `apart` are left out. An open cursor counts with its current position, not
-        the kept one, because everything below is settled: after a crash it reads on from its kept
-        state and misses nothing that it still needs. Without that, a cursor with nothing to settle
-        among other topics would pin the log for ever.
+        Its kept state does not name them. It reads them from their start when it is back.
         """
         self._check_known()
-        lowest: dict[tuple[str, int], int] = {}
+        found: dict[str, tuple[Key, ...]] = {}
+        for name, kept in self._kept.items():
+            if not isinstance(kept, bytes) and kept.kind is not CursorKind.SESSION:
+                continue  # an open queue knows its partitions
+            state = decode_state(kept) if isinstance(kept, bytes) else kept.state()
+            if state.kind in PINNING and not is_routed(state):
+                known = _keys(state.positions)
+                late = tuple(key for key in keys_of(state.filters) if key not in known)
+                if late:
+                    found[name] = late
+        return found
+
+    def pins(
+        self,
+        open_cursors: Iterable[Cursor],
+        apart: Container[str] = (),
+        late: Mapping[str, Iterable[Key]] = MappingProxyType({}),
+    ) -> dict[Key, int]:
+        """The lowest offset that durable queues and sessions still need, per partition.
+
+        Cursors named by `apart` are left out. `late` says what came while one was away. An open
+        cursor counts with its current position, not the kept one, because everything below is
+        settled: after a crash it reads on from its kept state and misses nothing that it still
+        needs. Without that, a cursor with nothing to settle among other topics would pin the log
+        for ever.
+        """
+        self._check_known()
+        lowest: dict[Key, int] = {}
         alive = {cursor.name: cursor for cursor in open_cursors}
         rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
         for name, found in self._kept.items():
@@ -154,6 +179,9 @@ class CheckpointStore:
                 state = decode_state(found) if isinstance(found, bytes) else found.state()
                 if state.kind in PINNING:
                     rows.append(state.positions)
+                    if name in late:
+                        known = _keys(state.positions)
+                        rows.append([Position(*key, 0) for key in late[name] if key not in known])
         for row in (row for positions in rows for row in positions):
             key = (row.stream_id, row.partition)
             lowest[key] = min(row.offset, lowest.get(key, row.offset))
@@ -277,6 +305,10 @@ class CheckpointStore:
         if self._saving is not None:
             await self._saving
         await self.save(*self._marked.values())
+
+
+def _keys(positions: Iterable[Position]) -> set[Key]:
+    return {(row.stream_id, row.partition) for row in positions}
 
 
 def decode_state(blob: bytes) -> CursorState:

@@ -291,7 +291,7 @@ class Reading:
         """Its position in each partition."""
         return [
             Position(source.stream.record.id, source.partition.id, offset)
-            for source, offset in zip(self._set.sources, self._offsets, strict=True)
+            for source, offset in zip(self.sources.sources, self._offsets, strict=True)
         ]
 
     def lag(self) -> int:

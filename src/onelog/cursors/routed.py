@@ -38,6 +38,17 @@ class _Body(msgspec.Struct, array_like=True):
     settings: bytes
 
 
+def is_routed(state: CursorState) -> bool:
+    """Whether a kept queue holds places that were routed to it: its filters are only a name."""
+    if state.kind is not CursorKind.QUEUE:
+        return False
+    try:
+        msgspec.msgpack.decode(state.body, type=_Body)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
 class _Places:
     """The places in one partition."""
 

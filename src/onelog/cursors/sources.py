@@ -9,7 +9,7 @@ stay. The gates of a set say which sources wait for which others, because topics
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from onelog.base.topics import check_filter, is_exact
@@ -157,6 +157,11 @@ class SourceRegistry:
             self._cache.put(key, found)
         found.generation = self.generation
         return found
+
+    def keys(self, filters: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """The partitions that hold or may come to hold records of these filters. Nothing is
+        remembered: it is asked for every kept cursor."""
+        return (source.key for source in self._sources(tuple(filters)))
 
     def _sources(self, filters: tuple[str, ...]) -> Iterable[Source]:
         seen: set[tuple[str, int]] = set()

@@ -376,17 +376,7 @@ class TableCursor:
 
     def state(self) -> CursorState:
         """Its positions; the rows are in `parts`."""
-        return CursorState(self.name, self.kind, self.filters, self._positions())
-
-    def _positions(self) -> list[Position]:
-        rows = self.reading.positions()
-        if self.position_of is None:
-            return rows
-        known = ((row, self.position_of((row.stream_id, row.partition))) for row in rows)
-        return [
-            row if offset is None else Position(row.stream_id, row.partition, offset)
-            for row, offset in known
-        ]
+        return CursorState(self.name, self.kind, self.filters, self.positions())
 
     def take_parts(self) -> dict[str, bytes]:
         """The shards that changed since the last call."""
@@ -403,12 +393,23 @@ class TableCursor:
             self._dirty |= 1 << int(shard)
 
     def positions(self) -> list[Position]:
-        """Where it reads, per partition."""
-        return self.reading.positions()
+        """Up to where it knows the records of each partition."""
+        rows = self.reading.positions()
+        if self.position_of is None:
+            return rows
+        known = ((row, self.position_of((row.stream_id, row.partition))) for row in rows)
+        return [
+            row if offset is None else Position(row.stream_id, row.partition, offset)
+            for row, offset in known
+        ]
 
     def lag(self) -> int:
         """Offsets to the end."""
-        return self.reading.lag()
+        ends = (source.partition for source in self.reading.sources.sources)
+        return sum(
+            max(0, end.high_watermark - max(row.offset, end.start_offset))
+            for end, row in zip(ends, self.positions(), strict=True)
+        )
 
     def pending(self) -> int:
         """Nothing is ever pending."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from onelog.admin.api.paging import Page, PageQuery, choose, full_page
 from onelog.admin.api.rates import RateBook, Totals, TrafficRates
 from onelog.admin.api.sight import Sight
 from onelog.admin.contract import ListenerInfo, ServerInfo, TroubleInfo
+from onelog.broker.showing import GroupDesk
 from onelog.observe import HealthReport, Trouble
 
 TAG = "overview"
@@ -148,6 +149,8 @@ class OverviewOperations:
             cursors += 1
             if cursors % 500 == 0:
                 await desk.share.breathe()
+        groups = cast("GroupDesk | None", desks.get("kafka"))
+        cursors += 0 if groups is None else len(groups.group_names())
         totals, rates = self._rates.sample(broker, desks)
         report = desk.health.ready()
         troubles = desk.troubles.rows()

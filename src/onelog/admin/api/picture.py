@@ -191,7 +191,8 @@ class PictureOperations:
             if name in seen or kept is None or not reads(kept.filters, topic):
                 yield None
             else:
-                yield _reader(kept, kept.positions, stream_id, places, is_open=False)
+                where = desk.kept_positions(kept)
+                yield _reader(kept, where, stream_id, places, is_open=False)
         for served in self._desk.desks().values():
             # What one protocol cannot tell hides nothing of the others.
             with contextlib.suppress(OnelogError):
@@ -234,8 +235,12 @@ def _ends(place: PartitionHandle) -> TopicPartitionEnds:
 
 
 def _lag(offsets: dict[int, int], places: tuple[PartitionHandle, ...]) -> int:
-    known = ((place.high_watermark, offsets.get(int(place.id))) for place in places)
-    return sum(max(0, end - at) for end, at in known if at is not None)
+    known = ((place, offsets.get(int(place.id))) for place in places)
+    return sum(
+        max(0, place.high_watermark - max(at, place.start_offset))
+        for place, at in known
+        if at is not None
+    )
 
 
 def _places(offsets: dict[int, int]) -> list[ReaderPlace]:
