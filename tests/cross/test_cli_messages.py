@@ -297,6 +297,23 @@ def test_a_user_logs_in_with_the_password_of_a_file(ann, cli, via):
     assert errors.count(b"\n") == 1
 
 
+def test_what_is_not_allowed_is_one_line_and_exit_code_5(server, cli):
+    rules = (
+        "allow everyone all topic:#",
+        "allow everyone all cursor:*",
+        "deny everyone all topic:no",
+    )
+    try:
+        for number, rule in enumerate(rules):
+            server.command("acl", "add", *rule.split(), "--name", f"cli-{number}")
+        for via in ("mqtt", "kafka", "amqp"):
+            assert cli.run("pub", "no", "1", via=via, code=5).count(b"\n") == 1
+            assert cli.run("replay", "no", via=via, code=5).count(b"\n") == 1
+    finally:
+        for number in range(len(rules)):
+            server.command("acl", "remove", f"cli-{number}")
+
+
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secure")

@@ -55,7 +55,9 @@ def test_streams_of_a_running_server(tmp_path):
         rows = [line.split() for line in onelog("list")[1].splitlines()]
         assert ["plant", "plant/#,", "q", "4", "0", "0", "B"] in [row[:7] for row in rows]
         assert [row[:3] for row in rows if row[0] == "main"] == [["main", "#", "8"]]
-        shown = " ".join(onelog("show", "plant")[1].split())
+        said = onelog("show", "plant")[1]
+        assert said.startswith("stream plant: 4 partitions, 0 records, 0B\n\n")
+        shown = " ".join(said.split())
         for part in (
             "stream plant: 4 partitions, 0 records, 0B", "captures plant/#, q", "durability os",
             "retention.age_ms 2h", "retention.bytes 5MB", "message_ttl_ms unlimited",

@@ -154,7 +154,7 @@ def _show(rows: Iterable[AuditRow], *, as_json: bool, heading: bool) -> None:
         shown = (Text(visible(cell)) for cell in cells)
         table.add_row(*shown, style="" if event.outcome == "ok" else "yellow")
     if table.row_count or heading:
-        render.OUT.print(table)
+        render.print_whole(table)  # what it was done to is in the last column
 
 
 def _time(stamp_ms: int) -> str:

@@ -226,7 +226,7 @@ def _tell_found(url: str, found: list[BackupSummary], *, json: bool) -> None:
     for row in found:
         sizes = (_bytes(row.size_bytes), _bytes(row.new_bytes))
         table.add_row(row.id, _date(row.point_ms), str(row.streams), *sizes)
-    render.OUT.print(table)
+    render.print_whole(table)
 
 
 def _verify(repository: Repository, backup_id: str, *, json: bool) -> None:
@@ -238,6 +238,8 @@ def _verify(repository: Repository, backup_id: str, *, json: bool) -> None:
         try:
             manifests.append(repository.load(name))
         except OnelogError as error:
+            if backup_id and isinstance(error, NotFound):
+                raise  # a name that was mistyped is no damage
             problems.append(str(error))
     shown = _Shown(json=json)
     try:

@@ -32,7 +32,7 @@ ERRORS = PipeConsole(stderr=True, soft_wrap=True, highlight=False)
 
 TROUBLES_SHOWN: Final = 20
 
-_ABOUT = {"admin": "  (health, metrics, admin API)"}
+_ABOUT = {"admin": "  (web console, health, metrics, admin API)"}
 
 
 def print_error(message: str) -> None:

@@ -192,7 +192,8 @@ def _show_one(found: StreamAnswer) -> None:
     (row,), detail = found.streams, found.detail
     assert detail is not None, "the server tells what it was asked for"
     size = format_quantity(row.size_bytes, "bytes")
-    say(f"stream {row.name}: {row.partitions} partitions, {row.records:,} records, {size}\n")
+    say(f"stream {row.name}: {row.partitions} partitions, {row.records:,} records, {size}")
+    render.OUT.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("setting", no_wrap=True)
     table.add_column("value", overflow="fold")

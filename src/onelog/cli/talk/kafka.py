@@ -13,7 +13,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from onelog.base.errors import CorruptBatch, OffsetOutOfRange, TopicNotFound, Unavailable
+from onelog.base.errors import (
+    CorruptBatch,
+    NotAuthorized,
+    OffsetOutOfRange,
+    TopicNotFound,
+    Unavailable,
+)
 from onelog.base.names import to_dotted
 from onelog.base.topics import is_exact
 from onelog.cli.failures import NotReachable
@@ -74,7 +80,10 @@ class KafkaTalker:
             rows = self._client.topics([name], create=create, timeout_s=_MAKING_S)
             if not rows or rows[0].code or not rows[0].partitions:
                 code = rows[0].code if rows else UNKNOWN_TOPIC
-                raise TopicNotFound(str(refusal(code, f"{topic} ({name} in Kafka)")))
+                error = refusal(code, f"{topic} ({name} in Kafka)")
+                if isinstance(error, NotAuthorized):
+                    raise error
+                raise TopicNotFound(str(error))
             known = self._partitions[name] = list(rows[0].partitions)
         return name, known
 
