@@ -1,9 +1,9 @@
 // The start: find out who looks, then show the page that the address names.
 import { type ComponentType, type JSX, render } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
-import { ApiError, whenLoggedOut } from "./api/client";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { ApiError, whenLoggedOut, whenRefused } from "./api/client";
 import { textOf } from "./api/hooks";
-import { reopenLive } from "./api/live";
+import { reopenLive, useLive, whenBack } from "./api/live";
 import type { SessionInfo } from "./api/schema";
 import { Layout } from "./layout";
 import { Login } from "./login";
@@ -15,10 +15,25 @@ import { Empty, Problem } from "./ui/basics";
 import { showTheme } from "./ui/theme";
 import { Toasts } from "./ui/toast";
 
+const UNLOADED =
+  "This page cannot be loaded: the broker does not answer, or it was replaced by another version.";
+
+/** A page whose code did not come is loaded with everything else, once the broker answers again. */
+function useReloadWhenBack(isMissing: boolean): void {
+  const { connected } = useLive();
+  const wasLost = useRef(false);
+  useEffect(() => {
+    if (!isMissing) wasLost.current = false;
+    else if (!connected) wasLost.current = true;
+    else if (wasLost.current) location.reload();
+  }, [isMissing, connected]);
+}
+
 function Page({ place }: { place: Place }): JSX.Element {
   const row = PAGES.find((page) => page.path === place.path);
   const [shown, setShown] = useState<{ path: string; view: ComponentType<PageProps> }>();
   const [error, setError] = useState<string>();
+  useReloadWhenBack(error !== undefined);
   useEffect(() => {
     document.title = row ? `${row.title} · OneLog` : "OneLog";
     let current = true;
@@ -26,7 +41,7 @@ function Page({ place }: { place: Place }): JSX.Element {
     row
       ?.load()
       .then((found) => current && setShown({ path: row.path, view: found.default }))
-      .catch((problem: unknown) => current && setError(textOf(problem)));
+      .catch(() => current && setError(UNLOADED));
     return () => {
       current = false;
     };
@@ -64,15 +79,31 @@ function App(): JSX.Element {
         setWhy(locked && session === null ? undefined : textOf(problem));
       });
   };
+  const look = (): void => {
+    const had = session?.proof === "session";
+    loadSession()
+      .then((found) => {
+        setSession(found);
+        if (!had || found.proof === "session") return;
+        setWhy("Your login is over: log in again.");
+        setAsks(true);
+      })
+      .catch(() => undefined); // a 401 asks for a login; a broker that is away is said elsewhere
+  };
   useEffect(() => {
     whenLoggedOut(() => setNeeded(true));
     load();
   }, []);
+  useEffect(() => whenRefused(look), [session]);
+  useEffect(() => whenBack(look), [session]);
   const control = useMemo(
     () =>
       session && {
         session,
-        logIn: () => setAsks(true),
+        logIn: () => {
+          setWhy(undefined);
+          setAsks(true);
+        },
         logOut: () => {
           logOut().then(load).catch(load);
         },

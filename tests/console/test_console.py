@@ -398,6 +398,13 @@ def test_the_first_user_closes_the_door_and_then_logs_in_and_out(built, tmp_path
         page.get_by_label("On", exact=True).fill("topic:a")
         page.get_by_role("button", name="Ask").click()
         expect(page.get_by_role("status").first).to_contain_text("allowed")
+        # The server forgets the session, as when it expires: nobody is taken for an administrator.
+        page.context.clear_cookies()
+        page.goto(f"{scene.url}/console/#/access?tab=users")
+        expect(page.locator(".problem")).to_contain_text("Your login is over")
+        page.get_by_label("User").fill("root")
+        page.get_by_label("Password").fill("a long password")
+        page.get_by_role("button", name="Log in").click()
         page.get_by_role("button", name="Log out").click()
         expect(page.locator(".foot")).to_contain_text("viewer")
         visitor.complaints.clear()  # the wrong password
@@ -429,6 +436,26 @@ def test_people_log_in_at_the_identity_provider_where_there_is_one(built, tmp_pa
             expect(page.get_by_role("button", name="Log out")).to_be_visible()
         finally:
             assert scene.close() == 0
+
+
+def test_a_broker_that_is_away_is_said_and_the_page_comes_when_it_is_back(built, tmp_path, visit):
+    from tests.console.scene import Scene  # noqa: PLC0415
+
+    scene = Scene(tmp_path)
+    try:
+        visitor = visit(scene)
+        page = visitor.go("overview")
+        expect(page.locator(".stat").first).to_contain_text("ok")
+        expect(page.get_by_role("table", name="Protocols")).to_contain_text("0/s", timeout=15000)
+        assert scene.broker.stop() == 0
+        expect(page.locator(".stat").first).to_contain_text("not known", timeout=15000)
+        page.evaluate("location.hash = '#/nodes'")
+        expect(page.locator(".problem")).to_contain_text("the broker does not answer")
+        scene.broker.start()
+        expect(page.locator("main h1").first).to_have_text("Nodes", timeout=30000)
+        visitor.complaints.clear()  # the requests that failed
+    finally:
+        assert scene.close() == 0
 
 
 # -- bars

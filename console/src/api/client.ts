@@ -28,6 +28,7 @@ export class ApiError extends Error {
 
 let csrf: string | null = null;
 let onLoggedOut: () => void = () => undefined;
+let onRefused: () => void = () => undefined;
 
 /** The value that changes of a session carry; null: there is no session. */
 export function setCsrf(value: string | null): void {
@@ -37,6 +38,12 @@ export function setCsrf(value: string | null): void {
 /** What to do when the server says that the login is over. */
 export function whenLoggedOut(act: () => void): void {
   onLoggedOut = act;
+}
+
+/** What to do when the server refuses something to a session: perhaps the session is over, and the
+ * server saw somebody without a login, who may look but not change. */
+export function whenRefused(act: () => void): void {
+  onRefused = act;
 }
 
 function isError(body: unknown): body is ErrorAnswer {
@@ -91,6 +98,7 @@ export async function call<K extends Key>(key: K, options: Options<K> = {}): Pro
   if (!response.ok) {
     const error = await failure(response);
     if (error.status === 401 && key !== "POST /login") onLoggedOut();
+    if (error.status === 403 && csrf !== null) onRefused();
     throw error;
   }
   if (response.status === 204) return undefined as Answer<K>;

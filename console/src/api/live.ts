@@ -20,6 +20,12 @@ const HISTORY_MAX = 300;
 let live: Live = { connected: false, status: "ok", alarms: [], history: [] };
 const watchers = new Set<(next: Live) => void>();
 let source: EventSource | null = null;
+let onBack: () => void = () => undefined;
+
+/** What to do when the broker answers again: it may be another one, which knows no sessions. */
+export function whenBack(act: () => void): void {
+  onBack = act;
+}
 
 function publish(change: Partial<Live>): void {
   live = { ...live, ...change };
@@ -34,7 +40,11 @@ function on<T>(stream: EventSource, name: string, act: (body: T) => void): void 
 
 function open(): void {
   source = new EventSource("/api/v1/events?interval_ms=1000");
-  source.onopen = () => publish({ connected: true });
+  source.onopen = () => {
+    const wasLost = !live.connected && live.history.length > 0;
+    publish({ connected: true });
+    if (wasLost) onBack();
+  };
   source.onerror = () => publish({ connected: false });
   on<RatesEvent>(source, "rates", (row) => {
     publish({ connected: true, history: [...live.history.slice(1 - HISTORY_MAX), row] });

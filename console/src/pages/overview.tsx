@@ -150,6 +150,7 @@ export default function OverviewPage(): JSX.Element {
   const rates = live.history[live.history.length - 1]?.rates ?? data?.rates;
   const counts = data?.counts;
   const server = data?.server;
+  const status = error === undefined ? (data?.status ?? "…") : "not known";
   return (
     <>
       <Head
@@ -165,7 +166,7 @@ export default function OverviewPage(): JSX.Element {
       />
       <Problem text={error} again={again} />
       <div class="stats">
-        <Stat label="Status" value={data?.status ?? "…"} tone={TONES[data?.status ?? ""] ?? "plain"} />
+        <Stat label="Status" value={status} tone={TONES[status] ?? "plain"} />
         <Stat label="Published" value={rate(rates?.published_messages)} />
         <Stat label="Syncs to disk" value={rate(rates?.syncs)} />
         <Stat label="Connections" value={whole(counts?.connections)} />

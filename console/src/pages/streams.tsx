@@ -22,9 +22,13 @@ function retention(row: StreamInfo): string {
   return parts.length > 0 ? parts.join(", ") : "for ever";
 }
 
-/** A setting as it is; the greatest number of 64 bits stands for no bound. */
-function setting(value: unknown): string {
-  return typeof value === "number" && value >= 2 ** 63 ? "no bound" : short(JSON.stringify(value));
+const UNBOUNDED: readonly string[] = ["retention.age_ms", "retention.bytes", "message_ttl_ms"];
+
+/** A setting as it is; the greatest number of 64 bits, and -1 for some, stand for no bound. */
+function setting(name: string, value: unknown): string {
+  const unbounded = value === -1 && UNBOUNDED.includes(name);
+  if (unbounded || (typeof value === "number" && value >= 2 ** 63)) return "no bound";
+  return short(JSON.stringify(value));
 }
 
 const COLUMNS: readonly Column<StreamInfo>[] = [
@@ -247,7 +251,7 @@ function One({ name }: { name: string }): JSX.Element {
           </Card>
           <Partitions stream={name} internal={stream.internal} />
           <Card title="Settings">
-            <Facts rows={settings.map(([key, value]) => [key, <code key={key}>{setting(value)}</code>] as const)} />
+            <Facts rows={settings.map(([key, value]) => [key, <code key={key}>{setting(key, value)}</code>] as const)} />
           </Card>
         </>
       )}
