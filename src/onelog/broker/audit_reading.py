@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, NotFound, OnelogError
+from onelog.base.commands import decoded, run_decoded
+from onelog.base.errors import InvalidRequest, NotFound
 from onelog.base.ids import Offset
 from onelog.broker.audit import AUDIT_STREAM
 from onelog.broker.audit_event import AuditEvent, Outcome, decode_event
@@ -166,29 +166,20 @@ class AuditAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 async def run_audit_command(broker: Broker, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
-    try:
-        command = msgspec.json.decode(message, type=ListAudit)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        if command.start is not None:
-            wait_ms = min(max(command.wait_ms, 0), WAIT_MS_MAX)
-            page = await behind(broker, command.choice, command.start, wait_ms)
-        else:
-            limit = min(max(command.limit, 1), LIMIT_MAX)
-            page = await newest(broker, command.choice, limit, command.before)
-    except OnelogError as error:
-        return failed(error)
-    return msgspec.json.encode(AuditAnswer(page=page))
+    return await run_decoded(message, ListAudit, partial(_list, broker))
+
+
+async def _list(broker: Broker, command: ListAudit) -> AuditAnswer:
+    if command.start is not None:
+        wait_ms = min(max(command.wait_ms, 0), WAIT_MS_MAX)
+        return AuditAnswer(page=await behind(broker, command.choice, command.start, wait_ms))
+    limit = min(max(command.limit, 1), LIMIT_MAX)
+    return AuditAnswer(page=await newest(broker, command.choice, limit, command.before))
 
 
 def decode_audit_answer(message: bytes) -> AuditPage:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=AuditAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
+    answer = decoded(message, AuditAnswer)
     if answer.page is None:
         raise InvalidRequest("the server's answer has no records")
     return answer.page

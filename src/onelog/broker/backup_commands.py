@@ -6,12 +6,12 @@ stopped one are copied with any tool.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
 from onelog.broker.backups import BackupRun, Backups
 
 SUBJECT: Final = "backup"
@@ -51,32 +51,20 @@ class BackupAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 async def run_backup_command(backups: Backups, message: bytes) -> bytes:
     """Run the command of a message. Returns the answer as a message, also after an error."""
-    try:
-        command = msgspec.json.decode(message, type=BackupCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        runs = await _perform(backups, command)
-    except OnelogError as error:
-        return failed(error)
-    return msgspec.json.encode(BackupAnswer(runs=tuple(runs)))
+    return await run_decoded(message, BackupCommand, partial(_perform, backups))
 
 
-async def _perform(backups: Backups, command: BackupCommand) -> list[BackupRun]:
+async def _perform(backups: Backups, command: BackupCommand) -> BackupAnswer:
     match command:
         case StartBackup():
-            return [backups.start(command.url, command.options, command.bytes_per_s)]
+            runs = [backups.start(command.url, command.options, command.bytes_per_s)]
         case CancelBackup():
-            return [await backups.cancel(command.id)]
+            runs = [await backups.cancel(command.id)]
         case ShowBackup():
-            return [backups.find(command.id)] if command.id else backups.all()
+            runs = [backups.find(command.id)] if command.id else backups.all()
+    return BackupAnswer(runs=tuple(runs))
 
 
 def decode_backup_answer(message: bytes) -> BackupAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=BackupAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, BackupAnswer)

@@ -8,12 +8,13 @@ itself and those that a protocol makes (their captures begin with `$`) are not f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
+from onelog.base.commands import decoded, run_decoded
+from onelog.base.errors import InvalidRequest, NotAuthorized
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.model import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig
@@ -125,14 +126,7 @@ class StreamAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 async def run_stream_command(broker: Broker, defaults: StreamDefaults, message: bytes) -> bytes:
     """Run the command of a message. Returns the answer as a message, also after an error."""
-    try:
-        command = msgspec.json.decode(message, type=StreamCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        return msgspec.json.encode(await run_stream(broker, defaults, command))
-    except OnelogError as error:
-        return failed(error)
+    return await run_decoded(message, StreamCommand, partial(run_stream, broker, defaults))
 
 
 async def run_stream(
@@ -274,9 +268,4 @@ def _flatten(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def decode_stream_answer(message: bytes) -> StreamAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=StreamAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, StreamAnswer)

@@ -9,7 +9,6 @@ secret is never an argument, and does not cross a network in clear without a wor
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from cyclopts import Parameter
 
 from onelog.base.commands import raise_error
 from onelog.base.errors import ConfigError, InvalidRequest, Timeout, Unavailable
+from onelog.base.hosts import is_loopback
 from onelog.cli.client import TOKEN_VARIABLE, URL_VARIABLE, AdminClient, Target, target_at
 from onelog.cli.failures import NotReachable
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
@@ -119,7 +119,7 @@ class Place:
     def check_secrecy(self, url: str) -> None:
         """Refuse to show a secret to a whole network. Raises ConfigError."""
         place = urlsplit(url)
-        if place.scheme == "https" or self.insecure or _is_loopback(place.hostname or ""):
+        if place.scheme == "https" or self.insecure or is_loopback(place.hostname or ""):
             return
         raise ConfigError(
             f"{url} has no TLS: everybody on the way could read the token or password. Use"
@@ -194,12 +194,3 @@ def _by_pass(data_dir: Path) -> Target | None:
     place = urlsplit(answer.url)
     found = target_at(place.hostname or "", place.port or 0, answer.cert_file)
     return replace(found, token=answer.token, renew=lambda: _by_pass(data_dir) or found)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

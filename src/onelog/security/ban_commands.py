@@ -5,12 +5,12 @@ Rules: bans are in the memory of a running server, which gets the commands over 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
 from onelog.security.bans import BanInfo, Bans
 
 SUBJECT: Final = "ban"
@@ -40,24 +40,16 @@ class BanAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 async def run_ban_command(bans: Bans, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
-    try:
-        command = msgspec.json.decode(message, type=BanCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
+    return await run_decoded(message, BanCommand, partial(_perform, bans))
+
+
+async def _perform(bans: Bans, command: BanCommand) -> BanAnswer:
     if isinstance(command, ListBans):
-        return msgspec.json.encode(BanAnswer(bans=bans.rows()))
-    try:
-        bans.lift(command.address)
-    except OnelogError as error:
-        return failed(error)
-    return msgspec.json.encode(BanAnswer())
+        return BanAnswer(bans=bans.rows())
+    bans.lift(command.address)
+    return BanAnswer()
 
 
 def decode_ban_answer(message: bytes) -> BanAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=BanAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, BanAnswer)

@@ -6,12 +6,13 @@ socket, and on the data directory of a stopped one; `base/commands.py` has the f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from onelog.base.commands import failed, not_understood, raise_error
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.commands import decoded, run_decoded
+from onelog.base.errors import InvalidRequest
 from onelog.security.quotas.entities import QuotaRow, parse_entity
 from onelog.security.quotas.table import ClientQuotas
 
@@ -64,14 +65,7 @@ def quota_info(row: QuotaRow) -> QuotaInfo:
 
 async def run_quota_command(quotas: ClientQuotas, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
-    try:
-        command = msgspec.json.decode(message, type=QuotaCommand)
-    except msgspec.MsgspecError as error:
-        return not_understood(error)
-    try:
-        return msgspec.json.encode(await _run(quotas, command))
-    except OnelogError as error:
-        return failed(error)
+    return await run_decoded(message, QuotaCommand, partial(_run, quotas))
 
 
 async def _run(quotas: ClientQuotas, command: QuotaCommand) -> QuotaAnswer:
@@ -95,9 +89,4 @@ async def _run(quotas: ClientQuotas, command: QuotaCommand) -> QuotaAnswer:
 
 def decode_quota_answer(message: bytes) -> QuotaAnswer:
     """The answer of a message. Raises the error that it reports."""
-    try:
-        answer = msgspec.json.decode(message, type=QuotaAnswer)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    raise_error(answer.error, answer.message)
-    return answer
+    return decoded(message, QuotaAnswer)
