@@ -35,6 +35,7 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
 from onelog.base.faults import arm_from_environment
+from onelog.base.hosts import is_loopback
 from onelog.broker import (
     MAIN,
     AppendSpans,
@@ -53,7 +54,6 @@ from onelog.broker import (
 )
 from onelog.broker.audited import AuditedCommands, take_kept
 from onelog.config import Config, Loaded
-from onelog.config.model import is_loopback
 from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind

@@ -7,13 +7,13 @@ Numbers end in their unit; a key that ends in `_bytes` or `_ms` also takes a str
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from onelog.base.errors import ConfigError
+from onelog.base.hosts import is_loopback
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
 from onelog.base.networks import parse_networks
 from onelog.config.amqp import Amqp
@@ -389,16 +389,6 @@ class Config(Section, frozen=True, kw_only=True):
     log: Log = Log()
     audit: Audit = Audit()
     tracing: Tracing = Tracing()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is `localhost` or an address of this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _admin_problems(admin: AdminListener) -> Iterator[Problem]:

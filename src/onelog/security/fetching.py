@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import socket
 import ssl
 import threading
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
+
+from onelog.base.hosts import is_loopback
 
 DEADLINE_S: Final = 10.0
 _PIECE_BYTES: Final = 16 * 1024
@@ -32,7 +33,7 @@ def check_url(url: str) -> str:
         raise FetchError(f"{url!r} is no URL that begins with https://")
     if parts.username is not None or parts.fragment:
         raise FetchError(f"{url!r} has a user or a fragment in it")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise FetchError(
             f"{url!r} is not encrypted: whoever is on the way could give keys of their own; use"
             " https://"
@@ -105,12 +106,3 @@ def _cut(sock: socket.socket) -> None:
     """End a fetch that takes too long, wherever it waits."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # also of TLS, without its farewell
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

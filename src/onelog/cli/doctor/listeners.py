@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from onelog.base.hosts import is_loopback
 from onelog.cli.doctor.findings import Finding
 from onelog.config.listeners import Listeners
-from onelog.config.model import Security, is_loopback
+from onelog.config.model import Security
 
 _LISTEN: Final = "0A"
 """A state in /proc/net/tcp."""
