@@ -35,7 +35,7 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
 from onelog.base.faults import arm_from_environment
-from onelog.base.hosts import is_loopback
+from onelog.base.networks import is_loopback
 from onelog.broker import (
     MAIN,
     AppendSpans,

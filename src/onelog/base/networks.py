@@ -1,4 +1,4 @@
-"""Networks as operators list them, and whether an address is in one of them."""
+"""Networks as operators list them, and where an address lies."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def is_within(networks: Iterable[Network], host: str) -> bool:
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return any(address in network or (mapped or address) in network for network in networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is `localhost` or an address of this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

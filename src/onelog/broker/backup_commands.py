@@ -57,12 +57,13 @@ async def run_backup_command(backups: Backups, message: bytes) -> bytes:
 async def _perform(backups: Backups, command: BackupCommand) -> BackupAnswer:
     match command:
         case StartBackup():
-            runs = [backups.start(command.url, command.options, command.bytes_per_s)]
+            begun = backups.start(command.url, command.options, command.bytes_per_s)
+            return BackupAnswer(runs=(begun,))
         case CancelBackup():
-            runs = [await backups.cancel(command.id)]
+            return BackupAnswer(runs=(await backups.cancel(command.id),))
         case ShowBackup():
             runs = [backups.find(command.id)] if command.id else backups.all()
-    return BackupAnswer(runs=tuple(runs))
+            return BackupAnswer(runs=tuple(runs))
 
 
 def decode_backup_answer(message: bytes) -> BackupAnswer:

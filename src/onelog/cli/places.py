@@ -22,7 +22,7 @@ from cyclopts import Parameter
 
 from onelog.base.commands import raise_error
 from onelog.base.errors import ConfigError, InvalidRequest, Timeout, Unavailable
-from onelog.base.hosts import is_loopback
+from onelog.base.networks import is_loopback
 from onelog.cli.client import TOKEN_VARIABLE, URL_VARIABLE, AdminClient, Target, target_at
 from onelog.cli.failures import NotReachable
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options

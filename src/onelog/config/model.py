@@ -13,9 +13,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from onelog.base.errors import ConfigError
-from onelog.base.hosts import is_loopback
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
-from onelog.base.networks import parse_networks
+from onelog.base.networks import is_loopback, parse_networks
 from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
 from onelog.config.listeners import AdminListener, Listeners, ListenerTls

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from onelog.base.hosts import is_loopback
+from onelog.base.networks import is_loopback
 
 DEADLINE_S: Final = 10.0
 _PIECE_BYTES: Final = 16 * 1024

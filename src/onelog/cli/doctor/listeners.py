@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onelog.base.hosts import is_loopback
+from onelog.base.networks import is_loopback
 from onelog.cli.doctor.findings import Finding
 from onelog.config.listeners import Listeners
 from onelog.config.model import Security

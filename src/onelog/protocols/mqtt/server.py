@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from onelog.base.clock import Clock
 from onelog.base.errors import ConfigError
-from onelog.base.hosts import is_loopback
+from onelog.base.networks import is_loopback
 from onelog.broker import Broker
 from onelog.config import Config
 from onelog.config.listeners import StreamListener
