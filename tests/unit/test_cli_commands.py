@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import confluent_kafka
 import paho.mqtt.client as paho
@@ -263,11 +264,14 @@ def test_events_are_followed_line_by_line(onelog, here):
 
 
 def test_a_list_that_is_watched_is_printed_again_and_again(here):
+    # A suite that runs in the background ignores SIGINT, and so would its children.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
         command("stream", "list", "--watch", "0.2", "--json"),
         cwd=here.folder,
         env=environment(),
         stdout=subprocess.PIPE,
+        preexec_fn=heeds,  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
         documents = [json.loads(process.stdout.readline()) for _ in range(3)]
