@@ -204,6 +204,7 @@ class Server:
                 asks_who=True,
                 tls=tls,
             )
+            self.metrics.register("admin", server.samples)
             try:
                 yield server.start()
             finally:

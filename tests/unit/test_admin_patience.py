@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from onelog.admin import server
+from onelog.admin import admission, server
 from onelog.admin.server import HttpServer
 from onelog.net import bind
+from tests.support.backups import until
 
 CONNECTIONS_MAX = 10
 DEADLINE_S = 20.0
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+ASK_BUSY = ASK.replace(b"/ ", b"/busy ", 1)
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 WAITING = {
     "nothing": b"",
@@ -30,7 +33,7 @@ ENDLESS = {
 
 
 @asynccontextmanager
-async def serving(busy: asyncio.Event | None = None) -> AsyncIterator[int]:
+async def listening(busy: asyncio.Event | None = None) -> AsyncIterator[tuple[HttpServer, int]]:
     """A listener whose path /busy is answered when the event says so."""
 
     async def application(scope, receive, send) -> None:
@@ -46,9 +49,16 @@ async def serving(busy: asyncio.Event | None = None) -> AsyncIterator[int]:
     http.start()
     try:
         async with asyncio.timeout(DEADLINE_S):
-            yield listener.port
+            yield http, listener.port
     finally:
         await http.close()
+
+
+@asynccontextmanager
+async def serving(busy: asyncio.Event | None = None) -> AsyncIterator[int]:
+    """Its port alone."""
+    async with listening(busy) as (_http, port):
+        yield port
 
 
 async def opened(stack: AsyncExitStack, port: int, data: bytes) -> asyncio.StreamReader:
@@ -77,12 +87,82 @@ async def test_who_asks_for_nothing_keeps_nobody_out(data):
 async def test_who_is_answered_makes_no_room():
     busy = asyncio.Event()
     async with serving(busy) as port, AsyncExitStack() as stack:
-        ask = ASK.replace(b"/ ", b"/busy ", 1)
-        waiting = [await opened(stack, port, ask) for _ in range(CONNECTIONS_MAX - 1)]
+        waiting = [await opened(stack, port, ASK_BUSY) for _ in range(CONNECTIONS_MAX)]
         await asyncio.sleep(0.1)
         assert await status(await opened(stack, port, ASK)) == 503
         busy.set()
         assert [await status(reader) for reader in waiting] == [200] * len(waiting)
+
+
+def crowd(port: int, count: int, asked: bytes) -> list[socket.socket]:
+    """Connections that asked before the listener could accept the first: no turn of the loop."""
+    rows = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for row in rows:
+        row.sendall(asked)
+        row.setblocking(False)
+    return rows
+
+
+async def answers(rows: list[socket.socket]) -> list[bytes]:
+    """All that each of them is told until its end; an end without an answer is an error."""
+    loop = asyncio.get_running_loop()
+
+    async def answer(row: socket.socket) -> bytes:
+        said = b""
+        while part := await loop.sock_recv(row, 65536):
+            said += part
+        row.close()
+        return said
+
+    return await asyncio.gather(*map(answer, rows))
+
+
+@pytest.mark.parametrize("asked", [b"", b"Content-Length: 5\r\n"], ids=["head", "body to come"])
+async def test_every_request_of_a_crowd_is_answered(asked):
+    busy = asyncio.Event()
+    ask = ASK_BUSY.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n" + asked + b"\r\n", 1)
+    async with listening(busy) as (http, port):
+        rows = crowd(port, 300, ask)
+        telling = asyncio.create_task(answers(rows))
+        await until(lambda: http.admission.refused == 300 - CONNECTIONS_MAX)
+        busy.set()
+        if asked:
+            for row in rows:
+                with suppress(OSError):  # most of them are refused and closed
+                    row.send(b"12345")
+        told = await telling
+        refused = [row for row in told if row.startswith(b"HTTP/1.1 503 ")]
+        assert sum(row.startswith(b"HTTP/1.1 200 ") for row in told) == CONNECTIONS_MAX
+        assert len(refused) == 300 - CONNECTIONS_MAX
+        assert all(b"connection: close\r\n" in row for row in refused)
+
+
+async def test_a_refusal_is_not_lost_with_a_body_that_is_still_sent():
+    busy = asyncio.Event()
+    async with serving(busy) as port, AsyncExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX):
+            await opened(stack, port, ASK_BUSY)
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(writer.close)
+        writer.write(HEAD + b"Content-Length: 2000000\r\n\r\n")
+        for _ in range(20):
+            writer.write(bytes(100_000))
+            await writer.drain()
+        assert await status(reader) == 503
+        busy.set()
+
+
+async def test_refused_connections_are_bounded_too(monkeypatch):
+    monkeypatch.setattr(admission, "PARTING_MAX", 5)
+    monkeypatch.setattr(server, "PARTING_S", 60.0)
+    async with listening() as (http, port):
+        rows = crowd(port, 6 * CONNECTIONS_MAX, b"")  # they ask for nothing, and stay
+        await until(lambda: http.admission.refused == 2 * CONNECTIONS_MAX)
+        await until(lambda: len(http.admission.parting) == 5)
+        assert http.samples()[0].value == 2 * CONNECTIONS_MAX
+        for row in rows:
+            row.close()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in WAITING if kind != "idle"])
@@ -99,7 +179,7 @@ async def test_time_counts_for_each_request_anew(monkeypatch):
     monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
     busy = asyncio.Event()
     async with serving(busy) as port, AsyncExitStack() as stack:
-        asked = ASK.replace(b"/ ", b"/busy ", 1) + ASK  # the second one waits for the first
+        asked = ASK_BUSY + ASK  # the second one waits for the first
         reader = await opened(stack, port, asked)
         await asyncio.sleep(0.5)
         busy.set()

@@ -5,26 +5,28 @@ those. Its main loop, which polls ten times a second, does not run: it accepts b
 and ends when it is closed. An application that does not ask who it is serves loopback and nothing
 else. A peer that takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every
 protocol, and so is one whose request is not there after `REQUEST_TIMEOUT_S` or has a head beyond
-`HEAD_BYTES_MAX`: nobody has logged in by then. When all places are taken, a connection that waits
-for its own peer makes room, so that idle peers keep no probe out. Renewed certificates take effect
-without a restart.
+`HEAD_BYTES_MAX`: nobody has logged in by then. `admission.py` says who is served, who makes room
+and who is sent away with a 503. Renewed certificates take effect without a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from onelog.admin.admission import Admission
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
 from onelog.net.deadline import Deadline
 from onelog.net.pace import WriteWatch
 from onelog.net.tls import Tls
+from onelog.observe import Sample
 
 WRITE_TIMEOUT_S: Final = 30.0
 """How long a peer may take no bytes at all while some wait for it."""
@@ -32,6 +34,17 @@ REQUEST_TIMEOUT_S: Final = 30.0
 """Time for one request, from its first byte (or the connection, for the first) to its last."""
 HEAD_BYTES_MAX: Final = 128 * 1024
 """Bytes of one request apart from its body: line, headers, the frames of chunks, trailers."""
+PARTING_S: Final = 2.0
+"""How long a peer that was sent away may go on sending."""
+_REFUSAL_BODY: Final = (
+    b'{"error":{"code":"unavailable","message":"too many requests at once: try again in a second,'
+    b' or raise connections_max of this listener"}}'
+)
+_REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
+    b"cache-control: no-store\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
+)
 
 
 class WatchedHttp(HttpToolsProtocol):
@@ -40,7 +53,13 @@ class WatchedHttp(HttpToolsProtocol):
     _watch: WriteWatch
     _patience: Deadline
     _head_bytes = 0
-    _since = 0.0
+    _was_answered = False
+    _is_parting = False
+    """Nothing that still comes counts."""
+
+    def __init__(self, *, admission: Admission, **given: Any) -> None:
+        super().__init__(**given)
+        self._admission = admission
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection stands."""
@@ -51,30 +70,39 @@ class WatchedHttp(HttpToolsProtocol):
         )
         self._patience = Deadline(loop)
         self._wait_for_request()
-        self._make_room()
+        self._admission.enter(self)
 
-    @property
-    def waits_for_peer(self) -> bool:
-        """Whether no request is here that could be answered."""
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+    def send_away(self) -> None:
+        """Refuse the request, or the one that may be on its way, and close.
 
-    def _make_room(self) -> None:
-        """Close the connections that wait for longest, if there are too many."""
-        limit = self.limit_concurrency
-        if limit is None or len(self.connections) < limit:
-            return
-        others = (row for row in self.connections if isinstance(row, WatchedHttp))
-        waiting = [row for row in others if row.waits_for_peer and row is not self]
-        waiting.sort(key=lambda row: row._since)
-        for row in waiting[: len(self.connections) - limit + 1]:
-            self.connections.discard(row)  # its place is free now, not when it is lost
-            if row.transport.get_write_buffer_size():
-                row.transport.close()  # the end of its answer is on its way
+        A socket that is closed with unread bytes in it takes the answer back. So what the peer
+        still sends is read and dropped, for `PARTING_S` at most. An idle connection that had an
+        answer is closed without one: its client expects that.
+        """
+        waits = self._admission.part(self)
+        self._is_parting = True
+        cycle = self.cycle
+        is_idle = cycle is None or cycle.response_complete
+        if is_idle and self._was_answered:
+            if self.transport.get_write_buffer_size():
+                self.transport.close()  # the end of its answer is on its way
             else:
-                row.transport.abort()
+                self.transport.abort()
+            return
+        if cycle is not None and not is_idle:
+            cycle.disconnected = True  # the application learns that nobody listens any more
+            cycle.message_event.set()
+        if is_idle or not cycle.response_started:
+            self.transport.write(_REFUSAL)
+        if not waits:
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._patience.start(PARTING_S, self.transport.abort)
 
     def _wait_for_request(self) -> None:
-        self._since = self.loop.time()
         self._patience.start(REQUEST_TIMEOUT_S, self._lose_patience)
 
     def _lose_patience(self) -> None:
@@ -85,6 +113,8 @@ class WatchedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request came."""
+        if self._is_parting:
+            return
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > HEAD_BYTES_MAX:
@@ -92,19 +122,49 @@ class WatchedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._is_parting:
+            return
         super().on_message_begin()
         self._wait_for_request()
 
+    def on_headers_complete(self) -> None:
+        """The head of a request is here: it gets a place, or is refused."""
+        if self._is_parting:
+            return
+        if self._admission.take_place(self):
+            super().on_headers_complete()
+        else:
+            self.send_away()
+
     def on_body(self, body: bytes) -> None:
         """A part of the body came; the application bounds bodies."""
+        if self._is_parting:
+            return
         self._head_bytes -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is here."""
+        if self._is_parting:
+            return
         self._head_bytes = 0
         self._patience.stop()
+        self._admission.wait_for_answer(self)
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """An answer is complete."""
+        self._was_answered = True
+        if self.cycle.response_complete:  # else a request that came behind it is next
+            self._admission.leave_place(self)
+        super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if self._is_parting:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
@@ -118,6 +178,7 @@ class WatchedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        self._admission.leave(self)
         self._watch.stop()
         self._patience.stop()
         super().connection_lost(exc)
@@ -158,11 +219,12 @@ class HttpServer:
             )
         self._listener = listener
         self._tls = tls
+        self.admission = Admission(connections_max)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
                 loop="none",
-                http=WatchedHttp,
+                http=partial(WatchedHttp, admission=self.admission),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -170,7 +232,6 @@ class HttpServer:
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
-                limit_concurrency=connections_max,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=2,
             )
@@ -192,6 +253,13 @@ class HttpServer:
         await self._server.startup(sockets=self._listener.sockets)
         await self._closing.wait()
         await self._server.shutdown(sockets=self._listener.sockets)
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Numbers for the metrics."""
+        labels = (("listener", self._listener.name), ("limit", "total"))
+        about = "Connections closed at once because of a limit."
+        refused = self.admission.refused
+        return (Sample("onelog_connections_refused_total", about, "counter", refused, labels),)
 
     async def close(self) -> None:
         """Finish open requests (at most two seconds), then close the port. Idempotent."""

@@ -57,7 +57,7 @@ class HttpListener(Section, frozen=True, kw_only=True):
     host: Host = "127.0.0.1"
     port: Port = 0
     connections_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Connections served at once; more get a 503.")
+        int, Meta(ge=1, le=10_000, description="Requests answered at once; more get a 503.")
     ] = 100
 
 
@@ -84,7 +84,7 @@ class AmqpManagementListener(HttpListener, frozen=True, kw_only=True):
     ] = "127.0.0.1"
     port: Port = DEFAULT_PORTS["amqp_management"]
     connections_max: Annotated[
-        int, Meta(ge=1, le=1000, description="Connections served at once; more get a 503.")
+        int, Meta(ge=1, le=1000, description="Requests answered at once; more get a 503.")
     ] = 20
 
 

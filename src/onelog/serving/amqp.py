@@ -65,4 +65,6 @@ class AmqpServing:
 
     def samples(self) -> Iterable[Sample]:
         """Numbers for the metrics."""
-        return self._amqp.samples()
+        yield from self._amqp.samples()
+        if self._http is not None:
+            yield from self._http.samples()
