@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from onelog.backup.repository import Repository
+from onelog.backup.marks import mark_name
+from onelog.backup.repository import Repository, now_ms
 from onelog.backup.stores import open_backup_store
-from onelog.base.errors import NotFound, OnelogError, StorageError
+from onelog.base.errors import Conflict, NotFound, OnelogError, StorageError
 from tests.spark.s3_server import ACCESS_KEY, REGION, SECRET_KEY, available, s3_server
-from tests.support.backups import back_up, restore_into
+from tests.support.backups import back_up, restore_into, until
 from tests.support.brokers import history, running, say
 
 pytestmark = [
@@ -59,6 +60,26 @@ async def test_a_backup_in_a_bucket_is_used_again_checked_and_restored(tmp_path,
     repository.store.delete([name])
     with pytest.raises(StorageError, match="missing"):
         restore_into(tmp_path / "never2", url, **options)
+
+
+async def test_nothing_in_a_bucket_is_pruned_while_a_backup_runs(tmp_path, options):
+    url = "s3://backups/four"
+    repository = Repository(open_backup_store(url, options), url)
+    async with running(tmp_path / "data") as broker:
+        await say(broker, "t", *("x" * 1000 for _ in range(300)))
+        assert (await back_up(broker, url, **options)).state == "done"
+        assert repository.prune(1, None, now_ms()).backups == ()
+        run = broker.backups.start(url, options, 1)
+        name = mark_name(run.id)
+        await until(lambda: name in {row.name for row in repository.store.list("running")})
+        with pytest.raises(Conflict, match=f"{run.id} is under way"):
+            repository.prune(1, None, now_ms())
+        repository.store.touch(name)
+        assert (await broker.backups.cancel(run.id)).state == "cancelled"
+    with pytest.raises(NotFound):
+        repository.store.touch(name)
+    assert not list(repository.store.list("running"))
+    assert repository.prune(1, None, now_ms()).backups == ()
 
 
 async def test_a_bucket_that_refuses_or_is_missing_says_what_to_do(tmp_path, options):

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from onelog.admin.samples import broker_samples
+from onelog.backup.marks import mark_name
+from onelog.backup.repository import now_ms
 from onelog.base import faults
 from onelog.base.clock import ManualClock
 from onelog.base.errors import Conflict, InvalidRequest, NotFound, StorageError
@@ -235,10 +237,14 @@ async def test_one_backup_at_a_time_and_a_cancelled_one_leaves_nothing_behind(
         run = broker.backups.start(url, {}, 1)
         with pytest.raises(Conflict, match="under way"):
             broker.backups.start(url)
-        await until(lambda: broker.backups.find(run.id).state == "sending")
+        mark = tmp_path / "store" / mark_name(run.id)
+        await until(mark.exists)
+        with pytest.raises(Conflict, match=f"{run.id} is under way"):
+            repository_in(tmp_path / "store").prune(1, None, now_ms())
         ended = await broker.backups.cancel(run.id)
         assert ended.state == "cancelled"
         assert not frozen_left(data)
+        assert not mark.exists()
         with pytest.raises(Conflict, match="already"):
             await broker.backups.cancel(run.id)
         with pytest.raises(NotFound):

@@ -11,11 +11,12 @@ import pytest
 from onelog.backup import repository as repository_module
 from onelog.backup import sending
 from onelog.backup.fetching import fetch
-from onelog.backup.manifest import FileRow, Manifest, decode_manifest, encode_manifest
+from onelog.backup.manifest import FileRow, Manifest, decode_manifest, encode_manifest, new_id
+from onelog.backup.marks import mark_name
 from onelog.backup.repository import GRACE_MS, now_ms
 from onelog.backup.stores import FolderBackups, open_backup_store
 from onelog.base import faults
-from onelog.base.errors import InvalidRequest, NotFound, StorageError, StorageFull
+from onelog.base.errors import Conflict, InvalidRequest, NotFound, StorageError, StorageFull
 from tests.support.backups import (
     POINT_MS,
     flip,
@@ -230,6 +231,79 @@ def test_pruning_keeps_what_the_rest_needs(root, tmp_path):
     assert (pruned.backups, pruned.objects, pruned.size_bytes) == ((), 1, 5000)
     assert not repository.verify([second]).problems
     assert repository.ids() == [second.summary.id]
+
+
+def age(folder: Path, hours: int) -> None:
+    """Let everything below a folder be so old."""
+    then_s = now_ms() / 1000 - hours * 3600
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (then_s, then_s))
+
+
+@pytest.mark.parametrize("point", ["backup.sent", "backup.flushed"])
+def test_nothing_is_pruned_while_a_backup_runs_however_long(root, tmp_path, point):
+    store = tmp_path / "store"
+    refused = []
+
+    def prune() -> None:
+        age(store / "objects", 48)  # it sent them two days ago
+        with pytest.raises(Conflict, match=r"under way \(process \d+ on .+backup cancel"):
+            repository_in(store).prune(1, None, now_ms())
+        refused.append(True)
+
+    faults.arm(point, prune)
+    manifest = send(root, store)
+    faults.disarm()
+    assert refused
+    repository = repository_in(store)
+    assert not repository.verify([manifest]).problems
+    assert repository.prune(1, None, now_ms()) == ((), 0, 0, 0)
+    assert not [name for name in sent_files(store) if name.startswith("running/")]
+
+
+def test_a_backup_that_was_killed_does_not_hold_pruning_up_for_ever(root, tmp_path):
+    store = tmp_path / "store"
+    first = send(root, store)
+    mark = store / mark_name(new_id(LATER_MS))
+    mark.write_bytes(b"{}")  # and its process was killed
+    repository = repository_in(store)
+    with pytest.raises(Conflict, match="10 minutes after its last sign"):
+        repository.prune(1, None, now_ms())
+    assert repository.prune(1, None, now_ms(), dry_run=True).backups == ()
+    age(store / "running", 1)
+    assert repository.prune(1, None, now_ms()).backups == ()
+    assert not mark.exists()
+    assert not repository.verify([first]).problems
+
+
+def test_a_backup_whose_mark_was_taken_for_dead_is_no_backup(root, tmp_path):
+    store = tmp_path / "store"
+    first = send(root, store)
+    (root / "segment/s-1/0/1.log").write_bytes(os.urandom(5000))
+
+    def sleep() -> None:  # the machine slept, and somebody pruned
+        age(store, 48)
+        assert repository_in(store).prune(1, None, now_ms()).objects > 0
+
+    faults.arm("backup.flushed", sleep)
+    with pytest.raises(Conflict, match="begin again"):
+        send(root, store, LATER_MS)
+    faults.disarm()
+    assert repository_in(store).ids() == [first.summary.id]
+    second = send(root, store, LATER_MS)
+    assert not repository_in(store).verify([first, second]).problems
+
+
+def test_a_mark_that_cannot_be_deleted_says_that_its_backup_ended(root, tmp_path, monkeypatch):
+    def refuse(_self, _names):
+        raise StorageError("no right to delete")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderBackups, "delete", refuse)
+        send(root, tmp_path / "store")
+    assert repository_in(tmp_path / "store").prune(1, None, now_ms()).backups == ()
+    assert not list((tmp_path / "store/running").iterdir())
 
 
 def test_pruning_by_age_keeps_younger_backups_and_a_dry_run_deletes_nothing(root, tmp_path):

@@ -29,7 +29,13 @@ _REFUSALS: Final = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch
 
 try:
     import obstore
-    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError
+    from obstore.exceptions import (
+        BaseError,
+        NotFoundError,
+        NotSupportedError,
+        PermissionDeniedError,
+        PreconditionError,
+    )
     from obstore.exceptions import UnauthenticatedError as Unauthenticated
     from obstore.store import from_url
 except ModuleNotFoundError as missing:
@@ -78,6 +84,17 @@ class ObjectBackups:
         """One PUT of what is read."""
         self.put(name, read_part(file, position, size_bytes))
 
+    def touch(self, name: str) -> None:
+        """A PUT of the same bytes, on condition that the name is there; some stores know no
+        conditions."""
+        with self._translated(name):
+            found = obstore.get(self._store, name)
+            data, tag = bytes(found.bytes()), found.meta["e_tag"]
+            try:
+                obstore.put(self._store, name, data, use_multipart=False, mode={"e_tag": tag})
+            except (NotImplementedError, NotSupportedError):
+                obstore.put(self._store, name, data, use_multipart=False)
+
     def flush(self) -> None:
         """A PUT that was answered is durable."""
 
@@ -109,7 +126,7 @@ class ObjectBackups:
     def _translated(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (NotFoundError, FileNotFoundError) as error:
+        except (NotFoundError, PreconditionError, FileNotFoundError) as error:
             raise NotFound(f"{self._url}: {name} is missing") from error
         except BaseError as error:
             told = str(error).partition("\n\nDebug source")[0]

@@ -1,7 +1,8 @@
 """What lies in a store of backups: its manifests, the objects that they need, and what can go.
 
-Rules: an object that a manifest names is never deleted. An object that no manifest names is deleted
-only when it is a day old: a backup that runs now may need it. The newest backup stays in any case.
+Rules: an object that a manifest names is never deleted. Nothing is deleted while a backup runs
+(`marks.py`). An object that no manifest names is deleted only when it is a day old: a backup that
+begins now may need it. The newest backup stays in any case.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from onelog.backup.manifest import (
     manifest_name,
     object_name,
 )
+from onelog.backup.marks import pruning_alone
 from onelog.backup.stores import TEMPORARY, BackupStore
 from onelog.base.errors import InvalidRequest, NotFound, StorageError
 from onelog.kernel import crc32c
@@ -195,9 +197,15 @@ class Repository:
         self, keep: int, before_ms: int | None, now_ms: int, *, dry_run: bool = False
     ) -> Pruned:
         """Delete old backups, all but the newest `keep` of them and those that are younger, and
-        the objects that nobody needs any more."""
+        the objects that nobody needs any more. Raises Conflict while a backup runs."""
         if keep < 1:
             raise InvalidRequest("at least one backup is kept: --keep 1 or more")
+        if dry_run:
+            return self._prune(keep, before_ms, now_ms, dry_run=True)
+        with pruning_alone(self.store):
+            return self._prune(keep, before_ms, now_ms, dry_run=False)
+
+    def _prune(self, keep: int, before_ms: int | None, now_ms: int, *, dry_run: bool) -> Pruned:
         summaries, problems = self.summaries()
         if problems:
             # Nobody knows what a damaged manifest needs, and deleting is for ever (I9).
@@ -205,7 +213,8 @@ class Repository:
                 f"nothing is deleted: {problems[0]}. Delete its manifest under {self.url}/backups/"
                 " by hand if it is of no use, then prune again"
             )
-        old = summaries[: max(0, len(summaries) - keep)]
+        last = max((row.id for row in summaries), default="")  # a backup that begins now uses it
+        old = [row for row in summaries[: max(0, len(summaries) - keep)] if row.id != last]
         gone = [row.id for row in old if before_ms is None or row.point_ms < before_ms]
         needed: set[str] = set()
         for row in summaries:

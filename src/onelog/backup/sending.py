@@ -10,6 +10,7 @@ Rules:
 - An object that no manifest names is compared before it is used, and only while it is young:
   pruning takes the old ones.
 - At most `THREADS` pieces are in memory at once. The manifest comes last, after a flush.
+- A mark in the store says that the backup runs, so that nothing of it is pruned (`marks.py`).
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from onelog.backup.manifest import (
     manifest_name,
     object_name,
 )
+from onelog.backup.marks import RunningMark
 from onelog.backup.repository import GRACE_MS, PIECE_BYTES, THREADS, Repository, now_ms
 from onelog.backup.stores import read_part
 from onelog.base import faults
-from onelog.base.errors import StorageError
+from onelog.base.errors import Conflict, StorageError
 from onelog.kernel import crc32c
 
 PACKED_BELOW: Final = 1024 * 1024
@@ -129,9 +131,14 @@ class Sending:
         """Small pieces that wait."""
         self._pack_bytes = 0
         self._began_s = time.monotonic()
+        self._mark = RunningMark(repository.store, plan.summary.id)
 
     def run(self) -> Manifest:
         """Send everything; the manifest of the backup, which then exists. Raises OnelogError."""
+        with self._mark.standing():
+            return self._run()
+
+    def _run(self) -> Manifest:
         self._look()
         rows: list[_Open] = []
         with ThreadPoolExecutor(THREADS) as threads:
@@ -312,6 +319,12 @@ class Sending:
         store = self._repository.store
         store.flush()
         faults.hit("backup.flushed")
+        self._mark.check()
         store.put(manifest_name(summary.id), encode_manifest(manifest))
+        try:
+            self._mark.check()  # the machine may have slept at the manifest itself
+        except Conflict:
+            store.delete([manifest_name(summary.id)])
+            raise
         store.flush()
         return manifest

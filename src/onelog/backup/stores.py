@@ -47,6 +47,10 @@ class BackupStore(Protocol):
         """Write a name with a part of an open file."""
         ...
 
+    def touch(self, name: str) -> None:
+        """Make a name as young as one that was put now. Raises NotFound."""
+        ...
+
     def flush(self) -> None:
         """Everything that was put so far survives power loss."""
         ...
@@ -136,6 +140,15 @@ class FolderBackups:
             raise self._failed("written", error) from error
         with self._lock:
             self._unsynced.update((path.parent, path.parent.parent, self._root, self._root.parent))
+
+    def touch(self, name: str) -> None:
+        """Set the time of a file."""
+        try:
+            os.utime(self._root / name)
+        except FileNotFoundError as error:
+            raise NotFound(f"{self._root / name} is missing") from error
+        except OSError as error:
+            raise self._failed("written", error) from error
 
     def flush(self) -> None:
         """Sync the folders of the files that were written since the last time."""

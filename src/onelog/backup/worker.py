@@ -1,8 +1,9 @@
 """The process that sends a backup, so that hashing and sending leave the broker to its messages.
 
 Rules: it gets a plan on its standard input, and says how far it is on its standard output, a line
-of JSON each. The last line is the summary or the error. When its standard input ends, the broker is
-gone, and it ends at once. It opens the frozen files only to read them, at low priority.
+of JSON each. The last line is the summary or the error. When its standard input ends, the backup
+was cancelled or the broker is gone: it removes its mark from the store, and ends. It opens the
+frozen files only to read them, at low priority.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from typing import BinaryIO, Final
 import msgspec
 
 from onelog.backup.manifest import BackupSummary
+from onelog.backup.marks import mark_name, remove_mark
 from onelog.backup.repository import Repository
 from onelog.backup.sending import BackupPlan, Sending, SentCounts
-from onelog.backup.stores import open_backup_store
+from onelog.backup.stores import BackupStore, open_backup_store
 from onelog.base.errors import OnelogError
 from onelog.base.faults import arm_from_environment
 
 REPORT_S: Final = 0.25
 """How often it says how far it is, at most."""
+PARTING_S: Final = 2.0
+"""How long the store has to remove the mark of a backup that was cancelled."""
 _NICE: Final = 10
 
 
@@ -44,9 +48,11 @@ def main() -> int:
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
     source, out = sys.stdin.buffer, sys.stdout.buffer
     plan = msgspec.json.decode(source.readline(), type=BackupPlan)
-    threading.Thread(target=_end_with, args=(source,), daemon=True).start()
     try:
-        repository = Repository(open_backup_store(plan.url, plan.options), plan.url)
+        store = open_backup_store(plan.url, plan.options)
+        mark = mark_name(plan.summary.id)
+        threading.Thread(target=_end_with, args=(source, store, mark), daemon=True).start()
+        repository = Repository(store, plan.url)
         done = Sending(plan, repository, _reporter(out)).run()
     except OnelogError as error:
         _say(out, WorkerLine(error=type(error).__name__, message=str(error)))
@@ -58,8 +64,11 @@ def main() -> int:
     return 0
 
 
-def _end_with(source: BinaryIO) -> None:
+def _end_with(source: BinaryIO, store: BackupStore, mark: str) -> None:
     source.read()
+    removing = threading.Thread(target=remove_mark, args=(store, mark), daemon=True)
+    removing.start()
+    removing.join(PARTING_S)
     os._exit(1)
 
 

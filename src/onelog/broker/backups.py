@@ -25,7 +25,7 @@ import onelog
 from onelog.backup.manifest import LEFT_OUT_MAX, BackupSummary, new_id
 from onelog.backup.sending import BackupPlan
 from onelog.backup.stores import backup_folder, open_backup_store
-from onelog.backup.worker import WorkerLine
+from onelog.backup.worker import PARTING_S, WorkerLine
 from onelog.base.clock import Clock
 from onelog.base.commands import raise_error
 from onelog.base.errors import (
@@ -162,6 +162,9 @@ class Backups:
 
     async def _end(self) -> None:
         self._cancelled = True
+        if self._worker is not None and self._worker.stdin is not None and self._task is not None:
+            self._worker.stdin.close()  # it removes its mark from the store, and ends
+            await asyncio.wait([self._task], timeout=2 * PARTING_S)
         if self._worker is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._worker.kill()
