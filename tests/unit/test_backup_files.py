@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from onelog.backup.repository import GRACE_MS, now_ms
 from onelog.backup.stores import FolderBackups, open_backup_store
 from onelog.base import faults
 from onelog.base.errors import Conflict, InvalidRequest, NotFound, StorageError, StorageFull
+from onelog.cli.main import run
 from tests.support.backups import (
     POINT_MS,
     flip,
@@ -417,6 +419,32 @@ def test_a_manifest_that_names_files_outside_of_the_data_is_refused(root, tmp_pa
 def test_a_url_that_can_never_work_is_refused(url, options):
     with pytest.raises(InvalidRequest):
         open_backup_store(url, options)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("s3:/bucket/x", "write s3://bucket/x"),
+        ("s3:bucket", "write s3://bucket"),
+        ("S3://bucket/x", "write s3://bucket/x"),
+        ("file:/srv/x", "write file:///srv/x"),
+        ("file://srv/x", "write file:///srv/x"),
+        ("s4://bucket/x", "s4: is no store.*write s3://BUCKET/PREFIX"),
+        ("memory://x", "memory: is no store"),
+        ("C:\\backups", "whole path"),
+    ],
+)
+def test_a_url_with_a_typo_is_no_folder(monkeypatch, tmp_path, capsys, url, told):
+    with pytest.raises(InvalidRequest, match=told):
+        open_backup_store(url, {})
+    monkeypatch.chdir(tmp_path)  # where the command would have it as a folder
+    assert run(["backup", "list", url], None) != 0
+    assert re.search(told, " ".join(capsys.readouterr().err.split()))
+
+
+@pytest.mark.parametrize("url", ["/srv/s3:/x", "file:///srv/x"])
+def test_a_folder_may_have_a_colon_in_its_name(url):
+    assert isinstance(open_backup_store(url, {}), FolderBackups)
 
 
 def test_the_rate_is_kept(root, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,9 @@ from onelog.base.errors import InvalidRequest, NotFound, OnelogError, StorageErr
 Bytes = bytes | bytearray | memoryview
 TEMPORARY: Final = ".tmp"
 """How names end that are being written, or that a crash left half written."""
+SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
+"""How URLs of stores begin. obstore knows more, but what it keeps in memory is no backup."""
+_SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/*")
 _NO_COPY: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
 """The system cannot copy between these two files; they are read and written then."""
 
@@ -96,11 +100,32 @@ def open_backup_store(url: str, options: Mapping[str, str]) -> BackupStore:
 
 
 def backup_folder(url: str) -> Path | None:
-    """The folder that a URL names; None: it names object storage."""
+    """The folder that a URL names; None: it names object storage. Raises InvalidRequest."""
+    check_scheme(url)
     scheme, found, rest = url.partition("://")
     if found and scheme != "file":
         return None
     return Path(rest if found else url)
+
+
+def check_scheme(url: str) -> None:
+    """Refuse a URL with a typo: what begins like a URL is not taken for a folder."""
+    looks = _SCHEME.match(url)
+    if looks is None:
+        return
+    scheme = looks["scheme"].lower()
+    slashes = "///" if scheme == "file" else "//"
+    if scheme not in SCHEMES:
+        told = (
+            f"{scheme}: is no store that backups know: write s3://BUCKET/PREFIX, gs://… or az://…"
+        )
+    elif looks.group() == f"{scheme}:{slashes}":
+        return
+    else:
+        told = f"write {scheme}:{slashes}{url[looks.end() :]}"
+    raise InvalidRequest(
+        f"{url!r}: {told}; a folder is written by its whole path, such as /srv/backups"
+    )
 
 
 class FolderBackups:

@@ -366,8 +366,11 @@ def _repository(url: str, option: tuple[str, ...]) -> Repository:
 
 def _whole(url: str) -> str:
     """A folder by its whole path: the server may work elsewhere."""
+    from onelog.backup.stores import check_scheme  # noqa: PLC0415
+
     if not url:
         raise ConfigError("the URL is empty: name a folder, such as /srv/backups, or a bucket")
+    check_scheme(url)
     return url if "://" in url else str(Path(url).absolute())
 
 
