@@ -207,7 +207,9 @@ async def test_groups_and_roles_come_from_claims():
 
 
 async def oidc_api(tmp_path, found):
-    tokens = TokenSettings(discovery=found.url + WELL_KNOWN, roles_claim="roles", viewers=("team",))
+    tokens = TokenSettings(
+        discovery=found.url + WELL_KNOWN, roles_claim="roles", viewers=("team",), admins=("boss",)
+    )
     return admin_api(tmp_path, settings=SecuritySettings(tokens=tokens))
 
 
@@ -246,6 +248,69 @@ async def test_people_log_in_at_the_provider_with_pkce(tmp_path):
             assert (session["name"], session["role"], session["proof"]) == (
                 "alice", "viewer", "session",
             )  # fmt: skip
+
+
+HOUR_MS = 3_600_000
+
+
+async def person_as_admin(api, found) -> dict[str, str]:
+    """The headers of a person who is an administrator by the provider's word alone."""
+    configured(api, found)
+    assert (await come_back(api, found)).status_code == 302
+    session = (await api.get("/session")).json()
+    assert (session["name"], session["role"]) == ("alice", "admin")
+    return {"x-csrf-token": session["csrf"]}
+
+
+async def test_a_token_by_a_role_of_the_provider_ends_with_the_login_that_made_it(tmp_path):
+    with provider() as found:
+        found.claims = {"roles": ["boss"], "aud": CLIENT}
+        async with await oidc_api(tmp_path, found) as api:
+            await api.authenticator.users.add("root", "secret", scram=False, administrator=True)
+            headers = await person_as_admin(api, found)
+            asked = {"label": "ci", "role": "admin", "lifetime_ms": 24 * HOUR_MS}
+            refused = await api.ask("POST", "/tokens", asked, headers=headers)
+            assert refused.status_code == 400
+            assert "ends with this login, in 12.0 hours" in refused.json()["error"]["message"]
+            asked["lifetime_ms"] = 11 * HOUR_MS
+            made = (await api.ask("POST", "/tokens", asked, headers=headers)).json()
+            assert made["info"]["owner"] == "alice"
+            api.client.cookies.clear()
+            bearer = {"authorization": f"Bearer {made['token']}"}
+            session = (await api.get("/session", headers=bearer)).json()
+            assert (session["name"], session["role"]) == ("alice", "admin")
+            # It makes no token that lives longer than itself, nor one without an owner.
+            assert (await api.ask("POST", "/tokens", asked, headers=bearer)).status_code == 201
+            asked["lifetime_ms"] = 12 * HOUR_MS
+            assert (await api.ask("POST", "/tokens", asked, headers=bearer)).status_code == 400
+            listed = (await api.get("/tokens", headers=bearer)).json()["items"]
+            assert {row["owner"] for row in listed} == {"alice"}
+            # Somebody disables her here: the token is void at once.
+            await api.authenticator.users.add("alice", "secret", scram=False)
+            await api.authenticator.users.change("alice", disabled=True)
+            assert (await api.get("/session", headers=bearer)).status_code == 401
+            await api.authenticator.users.remove("alice")
+            assert (await api.get("/session", headers=bearer)).status_code == 200
+            api.clock.advance(11 * HOUR_MS / 1000)
+            assert (await api.get("/session", headers=bearer)).status_code == 401
+
+
+async def test_who_has_the_role_here_too_makes_tokens_that_last(tmp_path):
+    with provider() as found:
+        found.claims = {"roles": ["boss"], "aud": CLIENT}
+        async with await oidc_api(tmp_path, found) as api:
+            await api.authenticator.users.add("alice", "secret", scram=False, role=AdminRole.VIEWER)
+            headers = await person_as_admin(api, found)
+            asked = {"label": "ci", "role": "viewer", "lifetime_ms": 24 * HOUR_MS}
+            made = await api.ask("POST", "/tokens", asked, headers=headers)
+            assert made.status_code == 201
+            refused = await api.ask("POST", "/tokens", {**asked, "role": "admin"}, headers=headers)
+            assert refused.status_code == 400
+            api.client.cookies.clear()
+            bearer = {"authorization": f"Bearer {made.json()['token']}"}
+            assert (await api.get("/session", headers=bearer)).json()["role"] == "viewer"
+            await api.authenticator.users.change("alice", role=AdminRole.NONE)
+            assert (await api.get("/session", headers=bearer)).status_code == 401
 
 
 async def test_everybody_is_told_where_to_log_in_at_the_provider_if_there_is_one(tmp_path):

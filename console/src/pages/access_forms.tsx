@@ -98,7 +98,7 @@ export function NewToken({ onClose, onDone }: FormProps): JSX.Element {
       verb="Make it"
       stays
       act={async () => {
-        const body = { label, role, lifetime_ms: Number(days) * DAY_MS };
+        const body = { label, role, lifetime_ms: Math.floor(Number(days) * DAY_MS) };
         setMade((await call("POST /tokens", { body })).token);
         return undefined;
       }}
@@ -112,7 +112,7 @@ export function NewToken({ onClose, onDone }: FormProps): JSX.Element {
           <Choice label="Role" value={role} options={[["viewer", "viewer"], ["operator", "operator"], ["admin", "admin"]]} onChange={setRole} />
         </Field>
         <Field label="Ends after days">
-          <input type="number" min={1} max={3650} required value={days} onInput={(event) => setDays(event.currentTarget.value)} />
+          <input type="number" min={0.01} step="any" max={1830} required value={days} onInput={(event) => setDays(event.currentTarget.value)} />
         </Field>
       </div>
     </Action>

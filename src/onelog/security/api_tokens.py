@@ -3,7 +3,9 @@
 Rules: one key per token, `tokens/<id>`. The record holds the SHA-256 of a secret of 256 random
 bits, which needs no slow hash. A token that belongs to a user is worth what the user is worth now,
 at most: it is void while the user is disabled, and once the user is gone. A later user of the same
-name does not bring it back. What counts is what the store's watch showed (`Projection`).
+name does not bring it back. A person whose role the identity provider gives may lose the role there
+at any time, and the broker hears of it at the next login only. So a token of such a person ends
+with the login that made it. What counts is what the store's watch showed (`Projection`).
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     expires_ms: int
     secret_hash: bytes
+    by_provider: bool = False
+    """Whether the identity provider gave the owner the role; else the owner's record here does."""
 
 
 class ApiTokens:
@@ -70,9 +74,17 @@ class ApiTokens:
         return len(self._rows)
 
     async def create(
-        self, label: str, role: AdminRole, lifetime_ms: int, owner: str = ""
+        self,
+        label: str,
+        role: AdminRole,
+        lifetime_ms: int,
+        owner: str = "",
+        login_ends_ms: int | None = None,
     ) -> tuple[str, TokenInfo]:
-        """Make a token: its text, which nobody can show again, and what is shown of it."""
+        """Make a token: its text, which nobody can show again, and what is shown of it.
+
+        `login_ends_ms` is given when the owner's role comes from the identity provider.
+        """
         if not 0 < len(label) <= LABEL_CHARS_MAX or not label.isprintable():
             raise InvalidRequest(
                 f"the label of a token has 1 to {LABEL_CHARS_MAX} printable characters"
@@ -81,11 +93,18 @@ class ApiTokens:
             raise InvalidRequest("a token has the role viewer, operator or admin")
         if not 0 < lifetime_ms <= LIFETIME_MS_MAX:
             raise InvalidRequest(f"a token lives 1 to {LIFETIME_MS_MAX} ms, not {lifetime_ms}")
+        now_ms = self._clock.now_ms()
+        if login_ends_ms is not None and now_ms + lifetime_ms > login_ends_ms:
+            raise InvalidRequest(
+                f"the role of {owner} comes from the identity provider, so the token ends with this"
+                f" login, in {max(0, login_ends_ms - now_ms) / 3_600_000:.1f} hours: ask for less,"
+                " log in as a user of this broker (`onelog user add`), or make the token on the"
+                " broker's machine (`onelog token create`)"
+            )
         await self._drop_expired()
         if len(self._rows) >= TOKENS_MAX:
             raise LimitExceeded(f"there are {TOKENS_MAX} tokens already; revoke one first")
         secret = secrets.token_urlsafe(32)
-        now_ms = self._clock.now_ms()
         token = ApiToken(
             id=secrets.token_hex(_ID_CHARS // 2),
             label=label,
@@ -94,6 +113,7 @@ class ApiTokens:
             created_ms=now_ms,
             expires_ms=now_ms + lifetime_ms,
             secret_hash=_hash(secret),
+            by_provider=login_ends_ms is not None,
         )
         await self._rows.put(_PREFIX + token.id, msgspec.msgpack.encode(token))
         return f"{MARK}{token.id}_{secret}", self._info(token)

@@ -23,7 +23,7 @@ from onelog.base.errors import NotAuthenticated, NotAuthorized, QuotaExceeded
 from onelog.broker import LOCAL
 from onelog.security.api_tokens import MARK
 from onelog.security.bans import AddressBanned
-from onelog.security.identity import ANONYMOUS_NAME
+from onelog.security.identity import ANONYMOUS_NAME, Identity
 from onelog.security.roles import AdminRole, greater, lesser
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -112,6 +112,11 @@ class Gatekeeper:
             return Caller(identity.name, role, "token", identity.expires_ms or None, identity)
         token = opened.tokens.check(text)
         role = token.role
+        if token.by_provider:
+            known = Identity(token.owner, "token", expires_ms=token.expires_ms, role=role)
+            if not authenticator.is_current(known):
+                raise NotAuthenticated(f"the token belongs to {token.owner}, who is disabled")
+            return Caller(token.owner, role, "token", token.expires_ms, known)
         if token.owner:
             role = lesser(role, authenticator.role_of(token.owner, token.created_ms))
             if role is AdminRole.NONE:

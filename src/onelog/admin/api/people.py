@@ -312,11 +312,19 @@ class PeopleOperations:
         return full_page(call.query, found, lambda row: row.id)
 
     async def make_token(self, call: ApiCall[NoQuery, NewToken]) -> MadeToken:
-        """Make a token; one that a user makes is worth what the user is worth."""
-        body, caller = call.body, call.caller
-        owner = caller.name if self._desk.opened.authenticator.knows(caller.name) else ""
+        """Make a token; one that a user makes is worth what the user is worth.
+
+        If the user's record does not give the role but the identity provider does, the token ends
+        with the login.
+        """
+        body, caller, authenticator = call.body, call.caller, self._desk.opened.authenticator
+        role = AdminRole(body.role)
+        owner = caller.name if authenticator.knows(caller.name) else ""
+        login_ends_ms = None
+        if caller.identity is not None and not authenticator.role_of(caller.name).covers(role):
+            owner, login_ends_ms = caller.name, caller.expires_ms
         text, info = await self._desk.opened.tokens.create(
-            body.label, AdminRole(body.role), body.lifetime_ms, owner
+            body.label, role, body.lifetime_ms, owner, login_ends_ms
         )
         return MadeToken(token=text, info=info)
 
