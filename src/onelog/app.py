@@ -137,8 +137,9 @@ class Server:
 
     async def run(self, on_ready: Callable[[ServerInfo], None]) -> None:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
-        with lock_data_dir(Path(self._loaded.config.data_dir)):
-            desk = AdminDesk(self.health, self.info, self.troubles, self._clock)
+        desk = AdminDesk(self.health, self.info, self.troubles, self._clock)
+        self.metrics.register("loop", desk.lag.samples)
+        with lock_data_dir(Path(self._loaded.config.data_dir)), desk.lag.measured():
             async with (
                 self._admin(desk) as admin_end,
                 self._protocols() as protocols,

@@ -7,6 +7,7 @@ share of the loop (`api/share.py`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -25,7 +26,7 @@ from onelog.admin.api.gatekeeper import Gatekeeper
 from onelog.admin.api.logins import LoginSessions
 from onelog.admin.api.openapi import openapi_document
 from onelog.admin.api.routing import BAD_ESCAPE, ApiRouter
-from onelog.admin.api.share import LoopShare
+from onelog.admin.api.share import Paced
 from onelog.admin.api.table import event_streams, operations
 from onelog.admin.console import ConsoleFiles
 from onelog.admin.guard import names_loopback
@@ -45,6 +46,7 @@ def build_application(
     logins = LoginSessions(clock)
     gatekeeper = Gatekeeper(desk, logins, listener_is_loopback=listener_is_loopback)
     table, events = operations(desk, logins, clock), event_streams(desk, clock)
+    metrics.register("api", desk.share.samples)
     application = Starlette(
         routes=[
             *Probes(desk, metrics, gatekeeper).routes(),
@@ -54,8 +56,8 @@ def build_application(
             *ConsoleFiles().routes(),
         ],
         middleware=[
-            Middleware(AdminGuard, loopback_only=listener_is_loopback),
             Middleware(Paced, share=desk.share),
+            Middleware(AdminGuard, loopback_only=listener_is_loopback),
         ],
         exception_handlers={
             HTTPException: on_http_error,
@@ -74,8 +76,12 @@ def document_of(desk: AdminDesk, clock: Clock) -> dict[str, Any]:
 
 
 def _document(body: object) -> Callable[[Request], Awaitable[Response]]:
+    @cache
+    def made() -> Response:
+        return answer(body)  # it is large: encoded once
+
     async def respond(_request: Request) -> Response:
-        return answer(body)
+        return made()
 
     return respond
 
@@ -104,19 +110,3 @@ class AdminGuard:
         if BAD_ESCAPE.search(raw_path):
             return refuse(400, "invalid_request", "the path has a % that escapes nothing")
         return None
-
-
-class Paced:
-    """Lets requests of the API wait for their share of the loop."""
-
-    def __init__(self, app: ASGIApp, *, share: LoopShare) -> None:
-        self._app = app
-        self._share = share
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on when its turn comes."""
-        if scope["type"] != "http" or scope["path"].startswith("/health/"):
-            await self._app(scope, receive, send)
-            return
-        await self._share.turn()
-        await self._share.metered(self._app(scope, receive, send))  # type: ignore[arg-type]

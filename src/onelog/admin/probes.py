@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from onelog.admin.api.declaring import PREFIX, Caller
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
-from onelog.admin.api.overview import shown_checks, trouble_info
+from onelog.admin.api.overview import loop_info, shown_checks, trouble_info
 from onelog.admin.api.sight import Sight
 from onelog.admin.console import HOME
 from onelog.admin.samples import StreamSamples
@@ -36,7 +36,7 @@ class Probes:
         self._desk = desk
         self._metrics = metrics
         self._gatekeeper = gatekeeper
-        metrics.register("streams", StreamSamples(self._streams))
+        metrics.register("streams", StreamSamples(self._streams, desk.share.pass_on))
 
     def routes(self) -> list[Route]:
         """Path → handler."""
@@ -62,6 +62,7 @@ class Probes:
             "status": status,
             "checks": shown_checks(report, sight),
             "troubles": [trouble_info(row, sight) for row in troubles],
+            "loop": loop_info(self._desk),
         }
         return answer(body, 200 if report.ok else 503)
 
@@ -76,7 +77,9 @@ class Probes:
     async def metrics(self, request: Request) -> Response:
         """Prometheus text."""
         await self._viewer(request)
-        return StreamingResponse(self._metrics.render(), headers={"content-type": CONTENT_TYPE})
+        # Whole, not as a stream: each write of a few lines costs the loop more than making them.
+        text = [part async for part in self._metrics.render(self._desk.share.pass_on)]
+        return Response(b"".join(text), headers={"content-type": CONTENT_TYPE})
 
     def _streams(self) -> list[Stream]:
         return self._desk.broker.streams.streams() if self._desk.is_open else []

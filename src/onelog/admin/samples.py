@@ -6,18 +6,18 @@ chooses names of streams, too: so at most `METRIC_STREAMS_MAX` of them are label
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, NamedTuple
 
 from onelog.base.limits import METRIC_STREAMS_MAX
 from onelog.broker import Broker, Stream
 from onelog.observe import Sample
+from onelog.observe.metrics import Pause, next_pass
 
 REST: Final = "~rest"
 """The label of all other streams together. No stream can have this name: `~` is the broker's."""
-_AT_ONCE: Final = 100
-"""Streams that a scrape looks at before others have a turn."""
+_AT_ONCE: Final = 10
+"""Streams that a scrape looks at before it asks whether others are to have a turn."""
 
 
 class StreamNumbers(NamedTuple):
@@ -35,8 +35,9 @@ class StreamSamples:
     its lines until it is deleted, so that time series do not come and go with the sizes.
     """
 
-    def __init__(self, streams: Callable[[], list[Stream]]) -> None:
+    def __init__(self, streams: Callable[[], list[Stream]], pause: Pause = next_pass) -> None:
         self._streams = streams
+        self._pause = pause
         self._own: set[str] = set()
         """Streams that have lines of their own."""
 
@@ -46,7 +47,7 @@ class StreamSamples:
         for stream in self._streams():
             rows.append((_numbers(stream), stream.name))
             if len(rows) % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await self._pause()
         if not rows:
             return  # the broker is not open
         yield Sample("onelog_streams", "Streams that exist.", "gauge", len(rows))
@@ -54,7 +55,7 @@ class StreamSamples:
             for sample in _samples_of(name, found):
                 yield sample
             if place % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await self._pause()
 
     def _shown(self, rows: list[tuple[StreamNumbers, str]]) -> list[tuple[StreamNumbers, str]]:
         """The rows of a scrape. A stream that has lines keeps them; the largest of the others get

@@ -16,6 +16,7 @@ import ssl
 from functools import partial
 from typing import Any, Final
 
+import anyio
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -246,6 +247,8 @@ class HttpServer:
         return self._task
 
     async def _serve(self) -> None:
+        async with anyio.create_task_group():
+            pass  # starlette's streams need one: the first one imports modules for 50 ms
         self._server.config.load()
         if self._tls is not None:
             self._server.config.ssl = _renewing(self._tls)

@@ -7,12 +7,14 @@ from onelog.observe.logging import (
     get_logger,
     log_level,
 )
+from onelog.observe.loop_lag import LoopLag
 from onelog.observe.metrics import Registry, Sample
 from onelog.observe.troubles import Trouble, Troubles
 
 __all__ = [
     "Health",
     "HealthReport",
+    "LoopLag",
     "Registry",
     "Sample",
     "Trouble",

@@ -2,14 +2,22 @@
 
 Rules: nothing in a hot path knows this module; a floor registers one callable that yields samples.
 Report per stream, not per partition, and never with a label that a peer can choose freely. A scrape
-is made in slices, so that it never holds the loop for long. A source of many samples is an async
-generator that lets the loop run by itself.
+pauses after each source, so that it never holds the loop for long. A source of many samples is an
+async generator that pauses by itself. Nothing else pauses within a source: it may look at things
+that change meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+)
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from prometheus_client import Metric, ProcessCollector
@@ -37,6 +45,15 @@ class Sample(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
+Pause = Callable[[], Awaitable[None]]
+"""Lets others have their turn, at once or when it thinks fit."""
+
+
+async def next_pass() -> None:
+    """Let everything else run once."""
+    await asyncio.sleep(0)
+
+
 Source = Callable[[], Iterable[Sample] | AsyncIterable[Sample]]
 
 
@@ -54,17 +71,19 @@ class Registry:
         """Call `source` at each scrape. A source of the same `name` is replaced."""
         self._sources[name] = source
 
-    async def render(self) -> AsyncIterator[bytes]:
-        """The exposition text in slices; the loop runs between them."""
-        for metric in self._process.collect():
+    async def render(self, pause: Pause = next_pass) -> AsyncIterator[bytes]:
+        """The exposition text in slices, with pauses."""
+        # In a thread: it lists the open files, one by one.
+        for metric in await asyncio.to_thread(self._process.collect):
             yield generate_latest(_One(metric))
-        for lines in (await self._families()).values():
+        await pause()
+        for lines in (await self._families(pause)).values():
             for start in range(0, len(lines), _SLICE_LINES):
                 # The name of a stream may hold bytes that are not text.
                 yield "".join(lines[start : start + _SLICE_LINES]).encode(errors="replace")
-                await asyncio.sleep(0)
+                await pause()
 
-    async def _families(self) -> dict[str, list[str]]:
+    async def _families(self, pause: Pause) -> dict[str, list[str]]:
         """The lines of each metric: the format wants them together, HELP and TYPE first."""
         families: dict[str, list[str]] = {}
         for name, source in list(self._sources.items()):
@@ -79,7 +98,7 @@ class Registry:
             except Exception as error:  # noqa: BLE001  one broken source must not blind a scrape
                 self.errors += 1
                 self._troubles.note(SOURCE, name, error)
-            await asyncio.sleep(0)
+            await pause()
         _add(
             families,
             Sample(

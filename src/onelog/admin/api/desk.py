@@ -22,7 +22,7 @@ from onelog.base.errors import NotFound, Unavailable
 from onelog.broker import Broker, Stream, TailCursor
 from onelog.broker.showing import ProtocolDesk
 from onelog.config import Loaded
-from onelog.observe import Health, Troubles
+from onelog.observe import Health, LoopLag, Troubles
 from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator
 
@@ -56,6 +56,8 @@ class AdminDesk:
         self.info = info
         self.troubles = troubles
         self.share = LoopShare()
+        self.lag = LoopLag()
+        """Measured by who runs the loop."""
         self.passes = LocalPasses(clock or SystemClock())
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         """What ends before the broker does."""

@@ -44,6 +44,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
 
 
+class LoopInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How late the event loop was in the last minute; its timers are whole milliseconds."""
+
+    lag_p99_ms: float
+    lag_max_ms: float
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The whole at a glance."""
 
@@ -60,6 +67,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of records of all streams."""
     disk: DiskInfo | None
     """null: the disk did not answer in time."""
+    loop: LoopInfo
     totals: Totals
     rates: TrafficRates
 
@@ -172,6 +180,7 @@ class OverviewOperations:
             ),
             size_bytes=size,
             disk=await self._disk(),
+            loop=loop_info(desk),
             totals=totals,
             rates=rates,
         )
@@ -189,6 +198,12 @@ class OverviewOperations:
 
 def _listener_key(row: ListenerInfo) -> list[str]:
     return [row.name, row.address]
+
+
+def loop_info(desk: AdminDesk) -> LoopInfo:
+    """How late the event loop was."""
+    lag = desk.lag
+    return LoopInfo(lag_p99_ms=round(lag.p99_s * 1000, 1), lag_max_ms=round(lag.max_s * 1000, 1))
 
 
 def shown_checks(report: HealthReport, sight: Sight) -> dict[str, str]:

@@ -62,6 +62,7 @@ class ApiRouter:
         async def respond(request: Request) -> Response:
             row = methods["GET" if request.method == "HEAD" else request.method]
             caller, credentials = await self._gatekeeper.admit(request, row.role)
+            await self._desk.share.breathe()
             if isinstance(row, EventStream):
                 caller.need(row.role, f"{request.method} {request.url.path}")
                 return await self._stream(request, row, caller)
@@ -92,6 +93,7 @@ class ApiRouter:
             credentials=credentials,
         )
         result = await row.handler(call)
+        await self._desk.share.breathe()
         response = answer(result, row.status) if row.status != 204 else Response(status_code=204)
         response.headers.update(call.headers)
         return response

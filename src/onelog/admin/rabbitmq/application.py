@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onelog.admin.api.errors import BUG
+from onelog.admin.api.share import LoopShare, Paced
 from onelog.admin.guard import names_loopback
 from onelog.admin.rabbitmq.broker_paths import BrokerPaths
 from onelog.admin.rabbitmq.connection_paths import ConnectionPaths
@@ -73,7 +74,7 @@ def build_management(desk: Desk) -> Starlette:
 
     application = Starlette(
         routes=[*routes, Route("/", index), Route("/api", index)],
-        middleware=[Middleware(Guard)],
+        middleware=[Middleware(Paced, share=LoopShare()), Middleware(Guard)],
         exception_handlers={
             HTTPException: _on_http_error,
             OnelogError: _on_own_error,

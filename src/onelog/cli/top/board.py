@@ -121,6 +121,7 @@ class Board:
             "alarms": self.alarms,
             "counts": self.overview.get("counts"),
             "disk": self.overview.get("disk"),
+            "loop": self.overview.get("loop"),
             "cursors": self.sorted_cursors()[:100],
             "topics": [
                 {"topic": topic, "messages_per_s": round(rate, 3)}

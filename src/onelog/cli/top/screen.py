@@ -74,6 +74,8 @@ def _flow(board: Board) -> Text:
     ]
     known = [name for name in ("streams", "cursors", "sessions") if name in counts]
     parts += [f"{name} {counts[name]:,}" for name in known]
+    if loop := board.overview.get("loop"):
+        parts.append(f"loop lag {loop['lag_p99_ms']:g} ms")
     stopped = counts.get("stopped_partitions", 0)
     line = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
     return line.append(f"  {stopped} partitions stopped", "bold red") if stopped else line
