@@ -2,7 +2,14 @@
 
 from onelog.broker.answers import NOWHERE, Notice, Published
 from onelog.broker.append_spans import AppendSpans
-from onelog.broker.audit import AUDIT_FILTER, AUDIT_STREAM, AuditSink, AuditTrail, NoAudit
+from onelog.broker.audit import (
+    AUDIT_FILTER,
+    AUDIT_STREAM,
+    AuditSink,
+    AuditTrail,
+    NoAudit,
+    note_failed_login,
+)
 from onelog.broker.audit_event import AuditEvent, decode_event, login_failed, outcome_of
 from onelog.broker.backups import BackupRun, Backups
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
@@ -163,6 +170,7 @@ __all__ = [
     "NoAudit",
     "decode_event",
     "login_failed",
+    "note_failed_login",
     "outcome_of",
     "NotedPublisher",
     "Spans",

@@ -23,7 +23,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
 from onelog.base.topics import AUDIT_ROOT
-from onelog.broker.audit_event import LOGIN_FAILED, AuditEvent, encode_event
+from onelog.broker.audit_event import LOGIN_FAILED, AuditEvent, encode_event, login_failed
 from onelog.broker.gathering import RefusalGatherer
 from onelog.kernel import BatchBuilder
 from onelog.log.config import Retention, StreamConfig
@@ -31,6 +31,7 @@ from onelog.log.stream import Stream
 from onelog.observe.logging import get_logger
 from onelog.observe.metrics import Sample
 from onelog.record.headers import CONTENT_TYPE
+from onelog.security.bans import AddressBanned
 
 if TYPE_CHECKING:
     from onelog.broker.broker import Broker
@@ -55,6 +56,18 @@ class AuditSink(Protocol):
     def write(self, event: AuditEvent) -> None:
         """Note an event; returns at once, and never raises."""
         ...
+
+
+def note_failed_login(
+    audit: AuditSink, door: str, address: str | None, user: str, error: BaseException
+) -> None:
+    """Note that a peer did not prove who it is.
+
+    An attempt of an address that is banned is not noted: nobody looked at it, and a peer that goes
+    on trying must not fill the trail.
+    """
+    if not isinstance(error, AddressBanned):
+        audit.write(login_failed(door, address, user, error))
 
 
 class NoAudit:

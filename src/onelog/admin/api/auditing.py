@@ -16,7 +16,8 @@ from starlette.requests import Request
 
 from onelog.admin.api.declaring import AnyOperation, Caller
 from onelog.admin.api.desk import AdminDesk
-from onelog.broker import AuditEvent, login_failed, outcome_of
+from onelog.broker import AuditEvent, outcome_of
+from onelog.broker import note_failed_login as note_failed
 from onelog.broker.audited import resource_of, shown_fields
 
 DOOR: Final = "admin"
@@ -105,4 +106,4 @@ def _write(
 def note_failed_login(desk: AdminDesk, address: str, user: str, error: BaseException) -> None:
     """Note that somebody did not prove who they are."""
     if desk.is_open:
-        desk.broker.audit.write(login_failed(DOOR, address, user, error))
+        note_failed(desk.broker.audit, DOOR, address, user, error)

@@ -77,9 +77,15 @@ class Gatekeeper:
         try:
             return self._identify(request, needed)
         except (NotAuthenticated, NotAuthorized) as error:
-            if "authorization" in request.headers or request.method not in _SAFE:
-                note_failed_login(self._desk, peer_host(request), "", error)
+            host, is_change = peer_host(request), request.method not in _SAFE
+            if "authorization" in request.headers or (is_change and not self._is_banned(host)):
+                note_failed_login(self._desk, host, "", error)
             raise
+
+    def _is_banned(self, host: str) -> bool:
+        if not host or not self._desk.is_open:
+            return False
+        return not self._desk.opened.authenticator.bans.admits(host)
 
     def _identify(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
         if request.method not in _SAFE:

@@ -15,7 +15,7 @@ from onelog.admin.contract import ServerInfo
 from onelog.admin.rabbitmq.contract import Amqp
 from onelog.admin.rabbitmq.requests import Who, claimed_name, log_in
 from onelog.base.errors import NotAuthenticated, Unavailable
-from onelog.broker import AuditEvent, login_failed, outcome_of
+from onelog.broker import AuditEvent, note_failed_login, outcome_of
 from onelog.observe import Health, Troubles
 from onelog.security.authenticator import Authenticator
 
@@ -86,8 +86,8 @@ class Desk:
             return await log_in(request, self.authenticator)
         except NotAuthenticated as error:
             if self._amqp is not None:
-                event = login_failed(DOOR, peer_host(request), claimed_name(request), error)
-                self._amqp.audit.write(event)
+                audit, name = self._amqp.audit, claimed_name(request)
+                note_failed_login(audit, DOOR, peer_host(request), name, error)
             raise
 
     def _note(self, request: Request, path: str, who: Who, error: BaseException | None) -> None:

@@ -15,7 +15,7 @@ from pamqp import commands
 
 import onelog
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
-from onelog.broker import login_failed
+from onelog.broker import note_failed_login
 from onelog.net import Deadline
 from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
@@ -187,9 +187,8 @@ class Handshake:
         not."""
         connection = self._connection
         if isinstance(error, NotAuthenticated):
-            connection.hub.broker.audit.write(
-                login_failed("amqp", connection.peer.host, self._login_name, error)
-            )
+            audit = connection.hub.broker.audit
+            note_failed_login(audit, "amqp", connection.peer.host, self._login_name, error)
 
     def _refuse(self, error: OnelogError) -> None:
         connection = self._connection

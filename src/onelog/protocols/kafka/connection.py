@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
-from onelog.broker import Principal, login_failed
+from onelog.broker import Principal, note_failed_login
 from onelog.kernel import parse_request_header, split_frames
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport, Throttled
 from onelog.observe import get_logger
@@ -340,7 +340,8 @@ class Connection(Throttled):
             self._refuse_version(api, version, correlation_id, self._new_slot())
         elif not api.before_login and not self._is_logged_in():
             error = NotAuthenticated(f"a request {api.key.name} without a login that counts")
-            hub.broker.audit.write(login_failed("kafka", self.peer.host, "", error))
+            if hub.authenticator.bans.admits(self.peer.host):
+                note_failed_login(hub.broker.audit, "kafka", self.peer.host, "", error)
             raise error
         else:
             if (self.seat is None or self.pacing is not None) and not api.before_login:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
-from onelog.broker import login_failed
+from onelog.broker import note_failed_login
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
@@ -234,7 +234,7 @@ async def _step(hub: Hub, connection: Connection, message: bytes) -> bytes:
 def _note(
     hub: Hub, connection: Connection, exchange: SaslExchange, error: NotAuthenticated
 ) -> None:
-    hub.broker.audit.write(login_failed("kafka", connection.peer.host, exchange.user, error))
+    note_failed_login(hub.broker.audit, "kafka", connection.peer.host, exchange.user, error)
 
 
 def _log_in(hub: Hub, connection: Connection, identity: Identity) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError, Unavailable
-from onelog.broker import login_failed
+from onelog.broker import note_failed_login
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
@@ -127,7 +127,8 @@ async def _connect_with_password(connection: Connection, packet: Connect) -> Non
 
 
 def _note(connection: Connection, user: str | None, error: NotAuthenticated) -> None:
-    connection.hub.broker.audit.write(login_failed("mqtt", connection.peer.host, user or "", error))
+    audit = connection.hub.broker.audit
+    note_failed_login(audit, "mqtt", connection.peer.host, user or "", error)
 
 
 async def _identify(connection: Connection, packet: Connect) -> Identity:
