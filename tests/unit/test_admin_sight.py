@@ -20,10 +20,11 @@ from onelog.protocols.mqtt.packets import Will
 from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
 from onelog.queues.settings import QueueRecord
 from onelog.record.headers import RETAIN
+from onelog.security.access.rules import make_rule
 from onelog.security.principals import Principal
 from onelog.security.roles import AdminRole
 from tests.support.access import rule
-from tests.support.admin import new_desk, whole_api
+from tests.support.admin import client_of, new_desk, whole_api
 
 RULES = (
     "allow user:eve subscribe topic:public/#",
@@ -190,6 +191,43 @@ async def test_the_words_of_troubles_are_for_administrators(api):
         assert "secret" not in eve.text
         assert "secret/t" in root.text
         assert "test-standing" in eve.text  # that there is one is no secret
+
+
+async def streams_of(api, headers) -> dict[str, float]:
+    """The sizes of streams in a scrape."""
+    text = (await api.client.get("/metrics", headers=headers)).text
+    rows = re.findall(r'^onelog_stream_partitions{stream="(.*)"} (.*)$', text, re.MULTILINE)
+    return {name: float(value) for name, value in rows}
+
+
+async def test_a_scrape_names_the_streams_that_the_rules_show_and_its_sums_are_right(api):
+    whole = await streams_of(api, api.heads["root"])
+    seen = await streams_of(api, api.heads["eve"])
+    assert {"public-stream", "secret-stream", "main"} <= set(whole)
+    assert set(seen) == {"public-stream", "amqp.x.public-x", "main", "~rest"}
+    assert sum(seen.values()) == sum(whole.values())
+    assert set(await streams_of(api, {})) == {"~rest"}
+    await api.broker.access.change([rule("allow anonymous describe server:cluster")])
+    assert await streams_of(api, {}) == whole
+    text, info = await api.tokens.create("prometheus", AdminRole.VIEWER, 60_000)
+    bearer = {"authorization": f"Bearer {text}"}
+    assert set(await streams_of(api, bearer)) == {"~rest"}
+    named = make_rule("allow", [f"user:token {info.id}"], "describe", "server:cluster", name="p")
+    await api.broker.access.change([named])
+    assert await streams_of(api, bearer) == whole
+
+
+async def test_a_probe_without_a_login_does_not_name_streams(api):
+    api.desk.health.register("partitions", lambda: "stopped partitions: secret-stream/0")
+    probe = await api.client.get("/health/ready")
+    assert probe.status_code == 503
+    assert probe.json() == {"status": "failing", "checks": {"partitions": "failing"}}
+    async with client_of(api.desk, "broker.example", listener_is_loopback=False) as client:
+        assert (await client.get("/health/ready")).json() == probe.json()
+        access = api.broker.access
+        await access.change(remove=[row.id for row in access.rules])
+        assert (await client.get("/health/ready")).json() == probe.json(), "nobody logged in"
+    assert "secret-stream" in (await api.client.get("/health/ready")).text
 
 
 async def test_without_rules_viewers_see_everything(api):

@@ -1,12 +1,14 @@
 """Paths beside the API: health for probes, metrics for Prometheus, the index.
 
 Rules: they look at memory and answer at once, whatever the API is busy with. Probes need no login,
-because what asks them has none; the rest is for viewers.
+because what asks them has none: without one they say why a check fails only where a viewer needs no
+login, either. The rest is for viewers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -17,7 +19,7 @@ from onelog.admin.api.declaring import PREFIX, Caller
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
-from onelog.admin.api.overview import loop_info, shown_checks, trouble_info
+from onelog.admin.api.overview import hidden_checks, loop_info, shown_checks, trouble_info
 from onelog.admin.api.sight import Sight
 from onelog.admin.console import HOME
 from onelog.admin.samples import StreamSamples
@@ -36,7 +38,7 @@ class Probes:
         self._desk = desk
         self._metrics = metrics
         self._gatekeeper = gatekeeper
-        metrics.register("streams", StreamSamples(self._streams, desk.share.pass_on))
+        self._samples = StreamSamples(self._streams, desk.share.pass_on)
 
     def routes(self) -> list[Route]:
         """Path → handler."""
@@ -68,17 +70,23 @@ class Probes:
 
     async def live(self, _request: Request) -> Response:
         """200 as long as the loop answers."""
-        return _health_answer(self._desk.health.live())
+        return _health_answer(self._desk.health.live(), {})
 
-    async def ready(self, _request: Request) -> Response:
-        """200 when every check passes, 503 with the reasons otherwise."""
-        return _health_answer(self._desk.health.ready())
+    async def ready(self, request: Request) -> Response:
+        """200 when every check passes, 503 otherwise; with the reasons for whom may see them."""
+        report = self._desk.health.ready()
+        caller = self._gatekeeper.without_login(request)
+        if caller is None:
+            return _health_answer(report, hidden_checks(report))
+        return _health_answer(report, shown_checks(report, self._sight(caller)))
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus text."""
-        await self._viewer(request)
+        """Prometheus text; streams that the caller may not see have no lines of their own."""
+        sight = self._sight(await self._viewer(request))
+        sees = None if sight.server else partial(self._desk.sees, sight)
+        streams = {"streams": partial(self._samples, sees)}
         # Whole, not as a stream: each write of a few lines costs the loop more than making them.
-        text = [part async for part in self._metrics.render(self._desk.share.pass_on)]
+        text = [part async for part in self._metrics.render(self._desk.share.pass_on, streams)]
         return Response(b"".join(text), headers={"content-type": CONTENT_TYPE})
 
     def _streams(self) -> list[Stream]:
@@ -94,6 +102,6 @@ class Probes:
         return self._desk.sight(caller) if self._desk.is_open else Sight(AllowAll(), caller)
 
 
-def _health_answer(report: HealthReport) -> Response:
+def _health_answer(report: HealthReport, checks: dict[str, str]) -> Response:
     status = "ok" if report.ok else "failing"
-    return answer({"status": status, "checks": report.checks}, 200 if report.ok else 503)
+    return answer({"status": status, "checks": checks}, 200 if report.ok else 503)

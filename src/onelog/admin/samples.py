@@ -1,7 +1,8 @@
 """The numbers of streams and of the broker for a scrape.
 
 Rules: labels are stream names, never cursor or client names. A client that may create topics
-chooses names of streams, too: so at most `METRIC_STREAMS_MAX` of them are labels.
+chooses names of streams, too: so at most `METRIC_STREAMS_MAX` of them are labels. A stream that the
+caller may not see is no label.
 """
 
 from __future__ import annotations
@@ -41,17 +42,23 @@ class StreamSamples:
         self._own: set[str] = set()
         """Streams that have lines of their own."""
 
-    async def __call__(self) -> AsyncIterator[Sample]:
-        """Samples of every stream, or of the largest and of the rest together."""
+    async def __call__(self, sees: Callable[[Stream], bool] | None = None) -> AsyncIterator[Sample]:
+        """Samples of every stream, or of the largest and of the rest together.
+
+        Streams that a caller does not see count to the rest; None: it sees all.
+        """
         rows: list[tuple[StreamNumbers, str]] = []
+        hidden: set[str] = set()
         for stream in self._streams():
             rows.append((_numbers(stream), stream.name))
+            if sees is not None and not sees(stream):
+                hidden.add(stream.name)
             if len(rows) % _AT_ONCE == 0:
                 await self._pause()
         if not rows:
             return  # the broker is not open
         yield Sample("onelog_streams", "Streams that exist.", "gauge", len(rows))
-        for place, (found, name) in enumerate(self._shown(rows)):
+        for place, (found, name) in enumerate(_without(self._shown(rows), hidden)):
             for sample in _samples_of(name, found):
                 yield sample
             if place % _AT_ONCE == 0:
@@ -70,8 +77,23 @@ class StreamSamples:
         self._own.update(name for _found, name in fresh[:room])
         shown = [row for row in rows if row[1] in self._own]
         if rest:
-            shown.append((StreamNumbers(*map(sum, zip(*rest, strict=True))), REST))
+            shown.append((_sum(rest), REST))
         return shown
+
+
+def _without(
+    rows: list[tuple[StreamNumbers, str]], hidden: set[str]
+) -> list[tuple[StreamNumbers, str]]:
+    """The rows of a scrape for a caller who does not see all: hidden streams are in the rest."""
+    if not hidden:
+        return rows
+    rest = [found for found, name in rows if name in hidden or name == REST]
+    shown = [row for row in rows if row[1] not in hidden and row[1] != REST]
+    return [*shown, (_sum(rest), REST)] if rest else shown
+
+
+def _sum(rows: list[StreamNumbers]) -> StreamNumbers:
+    return StreamNumbers(*map(sum, zip(*rows, strict=True)))
 
 
 def _numbers(stream: Stream) -> StreamNumbers:

@@ -17,6 +17,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
 )
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -71,22 +72,24 @@ class Registry:
         """Call `source` at each scrape. A source of the same `name` is replaced."""
         self._sources[name] = source
 
-    async def render(self, pause: Pause = next_pass) -> AsyncIterator[bytes]:
-        """The exposition text in slices, with pauses."""
+    async def render(
+        self, pause: Pause = next_pass, own: Mapping[str, Source] | None = None
+    ) -> AsyncIterator[bytes]:
+        """The exposition text in slices, with pauses; `own` are sources of this scrape alone."""
         # In a thread: it lists the open files, one by one.
         for metric in await asyncio.to_thread(self._process.collect):
             yield generate_latest(_One(metric))
         await pause()
-        for lines in (await self._families(pause)).values():
+        for lines in (await self._families(pause, own or {})).values():
             for start in range(0, len(lines), _SLICE_LINES):
                 # The name of a stream may hold bytes that are not text.
                 yield "".join(lines[start : start + _SLICE_LINES]).encode(errors="replace")
                 await pause()
 
-    async def _families(self, pause: Pause) -> dict[str, list[str]]:
+    async def _families(self, pause: Pause, own: Mapping[str, Source]) -> dict[str, list[str]]:
         """The lines of each metric: the format wants them together, HELP and TYPE first."""
         families: dict[str, list[str]] = {}
-        for name, source in list(self._sources.items()):
+        for name, source in [*self._sources.items(), *own.items()]:
             try:
                 found = source()
                 if isinstance(found, AsyncIterable):

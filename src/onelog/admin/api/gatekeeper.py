@@ -149,6 +149,13 @@ class Gatekeeper:
         role = greater(authenticator.role_of(name), session.identity.role)
         return Caller(name, role, "session", session.expires_ms, session.identity)
 
+    def without_login(self, request: Request) -> Caller | None:
+        """Who a peer is if it shows nothing; None: it is not let in. Nothing is noted."""
+        try:
+            return self._anonymous(request)
+        except NotAuthenticated:
+            return None
+
     def _anonymous(self, request: Request) -> Caller:
         peer = request.client.host if request.client is not None else None
         if not self._is_loopback:

@@ -208,8 +208,11 @@ def loop_info(desk: AdminDesk) -> LoopInfo:
 
 def shown_checks(report: HealthReport, sight: Sight) -> dict[str, str]:
     """The checks of a report; why one fails may name what a caller does not see."""
-    if sight.sees_all:
-        return report.checks
+    return report.checks if sight.sees_all else hidden_checks(report)
+
+
+def hidden_checks(report: HealthReport) -> dict[str, str]:
+    """The checks of a report without the reasons, which may name streams."""
     return {name: "ok" if said == "ok" else "failing" for name, said in report.checks.items()}
 
 

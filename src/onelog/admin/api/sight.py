@@ -27,6 +27,9 @@ _TOPIC: Final = (
     Action.DELETE,
 )
 _FILTER: Final = (Action.SUBSCRIBE, *_TOPIC)
+_SERVER: Final = (Action.DESCRIBE, Action.ADMIN)
+_CLUSTER: Final = "cluster"
+"""The broker as a whole, as rules and Kafka name it."""
 _CURSOR: Final = (Action.CONSUME, Action.DESCRIBE, Action.DELETE)
 
 
@@ -51,6 +54,11 @@ class Sight:
     def whole(self, filters: Iterable[str]) -> bool:
         """Whether it has a right to every topic of these filters."""
         return self.sees_all or all(self._any(_TOPIC, row, Kind.TOPIC) for row in filters)
+
+    @property
+    def server(self) -> bool:
+        """Whether it sees what the broker holds as a whole: names of streams, for their sizes."""
+        return self.sees_all or self._any(_SERVER, _CLUSTER, Kind.SERVER)
 
     def cursor(self, name: str) -> bool:
         """Whether it sees a cursor by the name that rules have for it, as in `group/billing`."""
