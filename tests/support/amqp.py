@@ -8,6 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
+
+from onelog.admin.rabbitmq.application import build_management
+from onelog.admin.rabbitmq.desk import Desk
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import Broker, BrokerSettings
@@ -15,10 +19,13 @@ from onelog.config import Config
 from onelog.config.amqp import Amqp, AmqpLimits
 from onelog.config.model import Defaults, StreamDefaults
 from onelog.net import Gate, GateLimits, bind, start_listener
+from onelog.observe import Health, Troubles
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
+from onelog.protocols.amqp.management.door import Management
 from onelog.security.authenticator import Authenticator
 from tests.conformance.amqp_raw import Raw
+from tests.support.admin import server_info
 from tests.support.brokers import FAST
 
 
@@ -64,6 +71,16 @@ async def serving(
         await served.wait_closed()
         await authenticator.close()
         await broker.close()
+
+
+@contextlib.asynccontextmanager
+async def management(node: Node) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of RabbitMQ's management API of a hub."""
+    desk = Desk(Health(), server_info, Troubles(SystemClock()))
+    desk.open(Management(node.hub, {"amqp": ("127.0.0.1", node.port)}), node.hub.authenticator)
+    transport = httpx.ASGITransport(build_management(desk), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
 
 
 async def talk(port: int, work: Callable[[Raw], Any]) -> Any:

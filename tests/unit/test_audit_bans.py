@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx2 as httpx
 import pytest
 from kio.index import load_request_schema
 
-from onelog.admin.rabbitmq.application import build_management
-from onelog.admin.rabbitmq.desk import Desk as ManagementDesk
 from onelog.base.clock import SystemClock
 from onelog.broker import AuditEvent
-from onelog.observe import Health, Troubles
-from onelog.protocols.amqp.management.door import Management
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.security.authenticator import Authenticator
 from onelog.security.bans import Bans, BanSettings
 from tests.conformance.amqp_raw import Raw, Refused
 from tests.support import amqp, kafka_hub
-from tests.support.admin import admin_api, server_info
+from tests.support.admin import admin_api
 
 
 class Noted:
@@ -94,11 +89,7 @@ async def test_attempts_of_a_banned_address_are_not_noted_by_the_management_api(
     async with amqp.serving(tmp_path) as node:
         noted = node.broker.audit = Noted()
         strict(node.hub.authenticator)
-        troubles = Troubles(SystemClock())
-        desk = ManagementDesk(Health(), server_info, troubles)
-        desk.open(Management(node.hub, {"amqp": ("127.0.0.1", 5672)}), node.hub.authenticator)
-        transport = httpx.ASGITransport(build_management(desk), client=("127.0.0.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with amqp.management(node) as client:
             for _ in range(4):
                 answer = await client.get("/api/overview", auth=("ann", "wrong"))
                 assert answer.status_code == 401

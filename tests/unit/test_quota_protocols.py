@@ -7,6 +7,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import msgspec
 import pytest
 from kio.index import load_request_schema
@@ -364,6 +365,40 @@ async def test_amqp_connections_consumers_and_queues_are_bounded_as_rabbitmq_doe
         await amqp.talk(node.port, work)
         await until(lambda: not node.hub.connections)
         await amqp.talk(node.port, lambda raw: raw.channel())
+
+
+async def test_a_publish_by_the_management_api_counts_and_is_refused_over_the_quota(
+    tmp_path: Path,
+) -> None:
+    async with amqp.serving(tmp_path) as node, amqp.management(node) as client:
+        await node.hub.authenticator.users.add("ann", "secret", administrator=True)
+        await limit(node.broker, "user:ann", publish_messages=1, publish_bytes=1000)
+
+        async def publish(size: int = 1, user: str = "ann") -> httpx.Response:
+            body = {
+                "routing_key": "q",
+                "payload": "x" * size,
+                "payload_encoding": "string",
+                "properties": {},
+            }
+            path = "/api/exchanges/%2F/amq.default/publish"
+            return await client.post(path, json=body, auth=(user, "secret"))
+
+        quotas, now = node.broker.client_quotas, node.broker.client_quotas.now()
+        quotas.now = lambda: now  # type: ignore[method-assign]
+        assert (await publish(5000)).status_code == 200, "a rate counts what was done"
+        refused = await publish()
+        assert (refused.status_code, refused.json()["error"]) == (429, "too_many_requests")
+        assert refused.headers["retry-after"] == "4"
+        assert quotas.counters("amqp").holds == 1
+        await node.hub.authenticator.users.add("bob", "secret", administrator=True)
+        assert (await publish(5000, "bob")).status_code == 200, "nobody else waits"
+        now += 10
+        assert (await publish()).status_code == 200
+        await limit(node.broker, "listener:amqp_management", publish_messages=1)
+        assert (await publish(1, "bob")).status_code == 200
+        assert (await publish(1, "bob")).status_code == 200, "the burst is a message"
+        assert (await publish(1, "bob")).status_code == 429
 
 
 # -- bans

@@ -7,6 +7,7 @@ site asks is refused.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ from onelog.base.errors import (
     QuotaExceeded,
     Unavailable,
 )
+from onelog.security.quotas.seat import RateExceeded
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _REALM: Final = {"www-authenticate": 'Basic realm="OneLog Management"'}
@@ -53,6 +55,7 @@ _STATUS: Final[dict[type[OnelogError], tuple[int, str]]] = {
     AlreadyExists: (400, "bad_request"),
     LimitExceeded: (400, "bad_request"),
     QuotaExceeded: (400, "bad_request"),
+    RateExceeded: (429, "too_many_requests"),
     NotAuthorized: (401, "not_authorised"),
     NotAuthenticated: (401, "not_authorized"),
     NotFound: (404, "not_found"),
@@ -135,6 +138,8 @@ async def _on_own_error(request: Request, error: Exception) -> Response:
         reason = error.reason
     elif isinstance(error, PageError):
         code = error.code
+    elif isinstance(error, RateExceeded):
+        return refuse(status, code, reason, {"retry-after": str(math.ceil(error.wait_s))})
     elif isinstance(error, NotAuthenticated):
         return refuse(401, code, "Login failed", _REALM)
     elif isinstance(error, NotFound) and request.method in ("GET", "HEAD", "DELETE"):

@@ -39,6 +39,17 @@ class CountExceeded(QuotaExceeded):
         self.most = most
 
 
+class RateExceeded(QuotaExceeded):
+    """More was done than a rate allows, and there is no connection that could be held back."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(
+            f"the quota is used up: try again in {wait_s:.1f} s; `onelog quota list` shows whose"
+            " quota that is"
+        )
+        self.wait_s = wait_s
+
+
 class Tally:
     """How many of something the sharers of a limit hold together."""
 

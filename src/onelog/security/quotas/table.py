@@ -40,7 +40,7 @@ from onelog.security.quotas.entities import (
     check_entity,
     check_limits,
 )
-from onelog.security.quotas.seat import Buckets, QuotaSeat, Tally
+from onelog.security.quotas.seat import Buckets, QuotaSeat, RateExceeded, Tally
 
 PREFIX: Final = "quotas/"
 UNREADABLE: Final = "quota"
@@ -139,6 +139,31 @@ class ClientQuotas:
             seat.leave()
             raise
         return seat
+
+    def charge(
+        self, protocol: str, user: str, listener: str, messages: int, size_bytes: int
+    ) -> None:
+        """Count publishes of a request that has no connection which could be held back.
+
+        Raises RateExceeded, and counts nothing, while a quota is in debt.
+        """
+        if not self._limits and not self._of_listeners:
+            return
+        counters = self.counters(protocol)
+        seat = QuotaSeat(self, Throttled(), counters, user, "", listener)
+        self.resolve(seat)
+        try:
+            taken = ((Limit.PUBLISH_MESSAGES, messages), (Limit.PUBLISH_BYTES, size_bytes))
+            rows = [(row, count) for limit, count in taken for row in seat.buckets.get(limit, ())]
+            now = self.now()
+            wait_s = max((row.debit(0, now) for row, _count in rows), default=0.0)
+            if wait_s > 0:
+                counters.holds += 1
+                raise RateExceeded(wait_s)
+            for row, count in rows:
+                row.debit(count, now)
+        finally:
+            self._let_go(seat.buckets)
 
     def left(self, seat: QuotaSeat) -> None:
         """A connection is gone."""

@@ -1,8 +1,10 @@
 """Publishing to an exchange and getting from a queue, one request at a time.
 
 Rules: a publish is the publish of AMQP with `mandatory` and a confirm: it is answered when it is
-durable. Messages that a request gets are requeued, acknowledged or rejected when the answer is
-made, even when the client is gone by then. The messages of one request are bounded.
+durable. It counts for the quotas of its user, and is refused while one is in debt: there is no
+connection that could be held back. Messages that a request gets are requeued, acknowledged or
+rejected when the answer is made, even when the client is gone by then. The messages of one request
+are bounded.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ AckMode = Literal[
 ]
 Encoding = Literal["auto", "base64"]
 
+LISTENER: Final = "amqp_management"
+"""The listener of the management API, as quotas name it."""
 COUNT_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Messages and bytes of one answer; further messages stay in the queue."""
@@ -68,6 +72,7 @@ async def publish(
     if outgoing.message is None:  # no door will ask for the right
         key = (method.routing_key,)
         check_further_keys(hub.broker.authorizer, principal, vhost.name, method.exchange, key)
+    hub.broker.client_quotas.charge("amqp", principal.name, LISTENER, 1, len(body))
     hub.counters.published += 1
     if outgoing.message is not None:
         published = await hub.broker.publish(outgoing.message, principal=principal)
