@@ -2,6 +2,7 @@
 
 import pytest
 
+from onelog.base.clock import ManualClock
 from onelog.base.errors import (
     CorruptBatch,
     InvalidRequest,
@@ -740,7 +741,7 @@ class Owner:
 def test_a_pass_counts_what_all_connections_sent_and_were_answered(kernel):
     ticks, packet = [], publish(kernel, b"t", b"v", 2, 1)
     peers = [Connection(kernel) for _ in range(2)]
-    turn = kernel.MqttPass(peers[0].dirty, lambda: 1000, lambda: ticks.append(1), 1 << 20)
+    turn = kernel.MqttPass(peers[0].dirty, ManualClock(1000), lambda: ticks.append(1), 1 << 20)
     for peer in peers:
         peer.input.join(Owner(), turn)
         peer.input.receive(packet + packet[:3])

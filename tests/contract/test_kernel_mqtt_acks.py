@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 
+from onelog.base.clock import ManualClock
 from onelog.base.errors import InvalidRequest
 from tests.contract.test_kernel_mqtt import Connection, publish
 
@@ -21,7 +22,9 @@ class Pass:
     def __init__(self, kernel, count):
         self.kernel = kernel
         self.dirty = []
-        self.turn = kernel.MqttPass(self.dirty, lambda: 1000, lambda: None, 1 << 20, reason_of=int)
+        self.turn = kernel.MqttPass(
+            self.dirty, ManualClock(1000), lambda: None, 1 << 20, reason_of=int
+        )
         self.stages = {
             topic: kernel.Stage(topic, kernel.BatchBuilder(True), self.dirty)
             for topic in (b"a", b"b", b"c")

@@ -178,7 +178,7 @@ def moves_the_position_first(patch: pytest.MonkeyPatch) -> None:
 
 def reads_no_gaps(patch: pytest.MonkeyPatch) -> None:
     def read_back(visible: Visibility) -> bool:
-        visible._gap_start = visible._gap_end
+        visible.gap_start = visible.gap_end
         return True
 
     patch.setattr(Visibility, "_read_back", read_back)

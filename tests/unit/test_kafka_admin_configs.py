@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.broker import Action, AllowAll, Cleanup, Durability, Kind, Timestamps
+from onelog.broker import Action, AllowAll, Cleanup, Durability, Kind
 from onelog.config import Config
 from onelog.config.model import Defaults, StreamDefaults
 from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS
@@ -194,7 +194,7 @@ async def test_one_setting_changes_at_once_and_survives(admin, tmp_path, version
     assert told["retention.ms"].value == "1000"  # as it was
     log = admin.broker.streams.get("t").partitions[1]
     assert log.message_bytes_max == 5000
-    assert log.timestamps is Timestamps.APPEND
+    assert log.stamps
     assert log.durability is Durability.MEMORY
     entry = await admin.broker.store.get("streams/t")
     assert entry is not None
@@ -207,7 +207,7 @@ async def test_settings_are_there_after_a_restart(tmp_path) -> None:
     async with desk(tmp_path) as admin:
         told = await admin.settings("t")
         assert told["retention.ms"].config_source == FROM_TOPIC
-        assert admin.broker.streams.get("t").partitions[0].timestamps is Timestamps.APPEND
+        assert admin.broker.streams.get("t").partitions[0].stamps
 
 
 async def test_delete_goes_back_to_the_default(admin) -> None:

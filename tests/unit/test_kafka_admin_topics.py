@@ -65,7 +65,7 @@ async def test_a_topic_is_a_stream_with_its_partitions_and_settings(admin, versi
     assert len(stream.partitions) == 3
     assert stream.config.cleanup is Cleanup.COMPACT
     assert stream.config.durability is Durability.MEMORY
-    assert stream.partitions[2].timestamps is Timestamps.APPEND
+    assert stream.partitions[2].stamps
     if version >= 5:
         assert (made.num_partitions, made.replication_factor) == (3, 1)
         told = {row.name: (row.value, row.config_source) for row in made.configs}

@@ -105,7 +105,7 @@ def finish_rows(rows: list[Waiting], error: OnelogError | None, troubles: Troubl
         try:
             last.finish(1, error)
         except Exception as failure:  # noqa: BLE001 - as in `_finish`, without a call more
-            _tell(last, failure, troubles)
+            tell_raised(last, failure, troubles)
         return
     for call, _place, _index in rows:  # a call's records lie side by side
         if call is not last:
@@ -119,8 +119,9 @@ def _finish(call: Call, count: int, error: OnelogError | None, troubles: Trouble
     try:
         call.finish(count, error)
     except Exception as failure:  # noqa: BLE001 - isolated: the others are answered
-        _tell(call, failure, troubles)
+        tell_raised(call, failure, troubles)
 
 
-def _tell(call: Call, failure: Exception, troubles: Troubles) -> None:
+def tell_raised(call: Call, failure: Exception, troubles: Troubles) -> None:
+    """A call raised when it was told: note it."""
     troubles.note("publish-answer", type(call).__name__, failure)

@@ -21,12 +21,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from onelog.base.clock import Clock
 from onelog.base.errors import InvalidRequest, OnelogError
 from onelog.base.ids import Offset
 from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
-from onelog.kernel import scan_batches
+from onelog.kernel import MqttFanout, Unconcerned, scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.moves import Move
@@ -69,11 +70,15 @@ class LiveListener(Protocol):
 class Live:
     """All partitions that are followed, and their listener."""
 
-    def __init__(self, catalog: Catalog, troubles: Troubles, owner: str) -> None:
+    def __init__(self, catalog: Catalog, troubles: Troubles, owner: str, clock: Clock) -> None:
         self._catalog = catalog
+        self._clock = clock
         self._troubles = troubles
         self._owner = owner
-        self._listener: LiveListener | None = None
+        self.listener: LiveListener | None = None
+        """Hears of every batch; None: nobody does (yet, or any more)."""
+        self._fanout: MqttFanout | None = None
+        self._unconcerned: Unconcerned | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
         self._by_stream: dict[str, list[LiveSource]] = {}
         """The sources by the name of their stream, because a change names the streams that
@@ -84,6 +89,7 @@ class Live:
         self._known: set[str] = set()
         """Ids of internal streams that have numbers, too."""
         self._held: list[LiveSource] = []
+        """Sources that are held; always the same list."""
         self._stumbles = 0
         """Records that a listener could not take."""
 
@@ -92,18 +98,29 @@ class Live:
         """The key of a cursor's position, by the number of the source."""
         return self._numbers.keys
 
-    def start(self, listener: LiveListener) -> None:
-        """Let a protocol follow every partition from now on, also those of later streams."""
-        assert self._listener is None, "a second listener has a Live of its own"
-        self._listener = listener
+    def start(
+        self,
+        listener: LiveListener,
+        *,
+        fanout: MqttFanout | None = None,
+        unconcerned: Unconcerned | None = None,
+    ) -> None:
+        """Let a protocol follow every partition from now on, also those of later streams.
+
+        The kernel may give batches to `fanout` instead of `deliver`; it tells `handed_out` what
+        that left. `unconcerned` lets the kernel pass over partitions (`FeedSource`).
+        """
+        assert self.listener is None, "a second listener has a Live of its own"
+        self.listener = listener
+        self._fanout, self._unconcerned = fanout, unconcerned
         self._catalog.on_change.append(self._streams_changed)
         self._look(self._catalog.streams())
 
     def stop(self) -> None:
         """Hand out nothing more, and forget everything. Another listener may `start`."""
-        if self._listener is None:
+        if self.listener is None:
             return
-        self._listener = None
+        self.listener = None
         self._catalog.on_change.remove(self._streams_changed)
         for source in self._sources.values():
             source.leave()
@@ -118,7 +135,7 @@ class Live:
         """Give an internal stream numbers, so that its records can be in flight. It is not
         followed."""
         self._known.add(stream.record.id)
-        if self._listener is not None:
+        if self.listener is not None:
             self._look([stream])
 
     # -- which partitions
@@ -153,7 +170,7 @@ class Live:
                 self._take_up(stream, partition)
         near = [source for row in streams for source in self._by_stream.get(row.name, ())]
         looked = dict.fromkeys((*self._held, *near))
-        self._held = [row for row in looked if row.feed is not None and self._hold(row)]
+        self._held[:] = [row for row in looked if row.is_followed and self._hold(row)]
         self._tell_left_out()
 
     def _take_up(self, stream: Stream, partition: PartitionHandle) -> None:
@@ -164,11 +181,13 @@ class Live:
         if source is None:
             self._left_out[stream.name] = self._left_out.get(stream.name, 0) + 1
             return
+        source.live, source.held_back, source.clock = self, self._held, self._clock
+        source.fanout, source.unconcerned = self._fanout, self._unconcerned
         self._sources[key] = source
         self._by_stream.setdefault(stream.name, []).append(source)
         if not stream.is_hidden:
-            source.feed = partial(self.feed, source)
-            partition.follow(source.feed)
+            source.is_followed = True
+            partition.follow(source)
 
     def _tell_left_out(self) -> None:
         count = sum(self._left_out.values())
@@ -179,10 +198,10 @@ class Live:
             self._troubles.clear(TOO_MANY, self._owner)
 
     def _release_numbers(self, numbers: set[int]) -> set[int]:
-        if self._listener is None:
+        if self.listener is None:
             return set()
         try:
-            return self._listener.release(numbers)
+            return self.listener.release(numbers)
         except Exception as error:  # noqa: BLE001  then it may hold all of them
             self._troubles.note(LISTENER, self._owner, error)
             return numbers
@@ -211,7 +230,7 @@ class Live:
 
     def sources(self) -> list[LiveSource]:
         """Every partition that is followed now."""
-        return [source for source in self._sources.values() if source.feed is not None]
+        return [source for source in self._sources.values() if source.is_followed]
 
     def source(self, number: int) -> LiveSource:
         """A source by its number, also one that is gone while a listener holds places in it."""
@@ -231,7 +250,7 @@ class Live:
 
     def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
         """Batches became visible."""
-        listener = self._listener
+        listener = self.listener
         if source.held:
             self._release()  # an old home that stopped holds nobody back
             self._read_on(source)
@@ -254,6 +273,10 @@ class Live:
             failure = error
         finally:
             source.busy = False
+        self.fed(source, data, failure)
+
+    def fed(self, source: LiveSource, data: bytes | bytearray, failure: Exception | None) -> None:
+        """The listener had batches, or raised over them: hand over what it left."""
         if failure is not None:
             self._recover(source, failure)
         # Mostly the position is at the end of the log: that is cheaper to ask first.
@@ -280,14 +303,14 @@ class Live:
             return
         source.busy = True
         try:
-            while self._listener is not None and source.position < source.limit:
-                if not self._read_some(self._listener, source):
+            while self.listener is not None and source.position < source.limit:
+                if not self._read_some(self.listener, source):
                     return
         finally:
             source.busy = False
         if self._held:
             self._release()
-        if source.waiter is None and source.feed is not None and not source.held:
+        if source.waiter is None and source.is_followed and not source.held:
             self._wait(source)
 
     def _wait(self, source: LiveSource) -> None:

@@ -18,9 +18,9 @@ from typing import Final
 from onelog.base.errors import Closed, OnelogError
 from onelog.base.limits import LIVE_PARTITIONS_MAX
 from onelog.cursors.sources import Source
+from onelog.kernel import FeedSource
 from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.moves import Move
-from onelog.log.promises import LiveFeed
 from onelog.log.stream import Stream
 from onelog.log.wakeup import Waiter, as_future
 
@@ -34,34 +34,25 @@ Release = Callable[[set[int]], set[int]]
 """Called with numbers of partitions that are gone: forgets them, and returns those still held."""
 
 
-class LiveSource:
-    """One partition that is followed."""
+class LiveSource(FeedSource):
+    """One partition that is followed. It is called with batches that become visible."""
 
-    __slots__ = (
-        "busy",
-        "feed",
-        "held",
-        "missed",
-        "number",
-        "partition",
-        "position",
-        "stream",
-        "waiter",
-    )
+    __slots__ = ("is_followed", "partition", "waiter")
+
+    stream: Stream
+    held: tuple[Move, ...]
 
     def __init__(self, number: int, stream: Stream, partition: PartitionHandle) -> None:
+        super().__init__()
         self.number = number
         self.stream = stream
         self.partition = partition
         self.position = int(partition.last_stable_offset)
-        """Every record below it was handed out, and none from it on."""
-        self.feed: LiveFeed | None = None
-        self.held: tuple[Move, ...] = ()
-        """Moves whose old homes must be handed out first."""
+        self.is_followed = False
+        """Whether batches that become visible are handed to the listener."""
+        self.held = ()
         self.busy = False
-        """Whether its listener is being called."""
         self.missed = False
-        """Whether records became visible while the listener was called."""
         self.waiter: Waiter | None = None
         """The wait for an open transaction to be decided."""
 
@@ -106,9 +97,9 @@ class LiveSource:
 
     def leave(self) -> None:
         """The partition is gone, or nobody follows any more."""
-        if self.feed is not None:
-            self.partition.unfollow(self.feed)
-            self.feed = None
+        if self.is_followed:
+            self.is_followed = False
+            self.partition.unfollow(self)
         if self.waiter is not None:
             self.waiter.cancel()
             self.waiter = None

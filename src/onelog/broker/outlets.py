@@ -18,7 +18,7 @@ import msgspec
 
 from onelog.base.errors import OnelogError, StorageError, without_frames
 from onelog.base.ids import Offset
-from onelog.broker.answers import Published, Waiting, finish_rows
+from onelog.broker.answers import Call, Published, Waiting, finish_rows, tell_raised
 from onelog.kernel import BatchBuilder, Stage
 from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
@@ -69,14 +69,18 @@ class LocalOutlet:
         try:
             appended = partition.append_built(builder, self._index_topics)
         except Exception as error:  # noqa: BLE001 - only the callers of this write get it
-            failure = error if isinstance(error, OnelogError) else StorageError(str(error))
-            done(_NO_OFFSET, without_frames(failure))
+            done(_NO_OFFSET, failure_of(error))
             return
         base, end = appended.base_offset, appended.end_offset
         if end <= partition.high_watermark:
             done(base, None)
         else:
             partition.when_visible(Offset(end - 1), lambda error: done(base, error))
+
+
+def failure_of(error: Exception) -> OnelogError:
+    """What the callers of a write are told that raised."""
+    return without_frames(error if isinstance(error, OnelogError) else StorageError(str(error)))
 
 
 class Write(msgspec.Struct, eq=False):
@@ -107,26 +111,49 @@ class Write(msgspec.Struct, eq=False):
         if not rows:
             return
         if error is None:
-            outlet: Outlet = self.stage.owner
-            name, number = outlet.stream.name, outlet.partition.id
-            for call, place, index in rows:
-                results = call.results
-                if results is not None:
-                    results[place] = Published(name, number, Offset(base + index))
-        finish_rows(rows, error, writing.troubles)
+            writing.answer(self.stage, base, rows)
+        else:
+            finish_rows(rows, error, writing.troubles)
 
 
 class Writing:
-    """All writes of a publisher."""
+    """All writes of a publisher, and the answers to those who wait for them."""
 
     __slots__ = ("messages", "troubles", "under_way")
 
     def __init__(self, troubles: Troubles) -> None:
         self.troubles = troubles
         self.messages = 0
-        """Messages that were written."""
+        """Messages that outlets wrote."""
         self.under_way: dict[Write, None] = {}
         """Writes that began and are not answered."""
+
+    def write(self, stage: Stage, builder: BatchBuilder, count: int, rows: list[Waiting]) -> None:
+        """Give records to the outlet of their stage."""
+        Write(stage, builder, count, rows, self).run()
+
+    def answer(self, stage: Stage, base: int, rows: list[Waiting]) -> None:
+        """Records are visible from offset `base` on: tell the calls that wait for them."""
+        outlet: Outlet = stage.owner
+        name, number = outlet.stream.name, outlet.partition.id
+        for call, place, index in rows:
+            results = call.results
+            if results is not None:
+                results[place] = Published(name, number, Offset(base + index))
+        finish_rows(rows, None, self.troubles)
+
+    def failed(self, rows: list[Waiting], error: Exception) -> None:
+        """Records could not be written: tell the calls that wait for them."""
+        if rows:
+            finish_rows(rows, failure_of(error), self.troubles)
+
+    def call_raised(self, call: Call, error: Exception) -> None:
+        """A call raised when it was told."""
+        tell_raised(call, error, self.troubles)
+
+    def listener_raised(self, error: Exception) -> None:
+        """A listener of the tick raised."""
+        self.troubles.note("tick-listener", "tick", error)
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call back when all writes that have begun are answered."""

@@ -30,7 +30,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -42,8 +41,8 @@ from onelog.broker.answers import Call
 from onelog.broker.checks import RECORD_OVERHEAD_BYTES, Home, check_shape, chosen_home
 from onelog.broker.hooks import Action, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.meter import Meter
-from onelog.broker.outlets import LocalOutlet, Write, Writing, drop_stale
-from onelog.kernel import BatchBuilder, BatchInfo, Stage, scan_batches
+from onelog.broker.outlets import LocalOutlet, Writing, drop_stale
+from onelog.kernel import BatchBuilder, BatchInfo, PartitionEnd, Stage, Ticker, scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.handle import Appended, PartitionHandle
 from onelog.log.stream import Stream
@@ -83,24 +82,26 @@ class Publisher:
         self.dirty: list[Stage] = []
         """Stages with records that this pass has to write, in the order of their first record."""
         self._writing = Writing(troubles)
-        self._writes: deque[Write] = deque()
-        """Records that ticks took and have not written yet."""
-        self._ticking = False
+        loop = asyncio.get_running_loop()
+        self._ticker = Ticker(self.dirty, loop.call_soon, self._writing)
+        self.tick_soon = self._ticker.tick_soon
+        """Makes sure that staged records are written at the end of this pass."""
+        self.on_tick = self._ticker.on_tick
         self._topics: TopicCache[Home] = TopicCache(_TOPIC_CACHE_MAX)
         self._homes = self._topics.known
-        self._loop = asyncio.get_running_loop()
         self._batched = 0
-        self.ticks = 0
-        self.on_tick: list[Callable[[list[Stage]], None]] = []
-        """Called with the dirty stages before a tick takes the records: code that staged some
-        itself registers the calls that wait for them (`await_stage`)."""
         catalog.before_change.append(self.tick)
         catalog.on_change.append(self._streams_changed)
 
     @property
     def messages(self) -> int:
         """Messages that were written."""
-        return self._writing.messages + self._batched
+        return self._ticker.messages + self._writing.messages + self._batched
+
+    @property
+    def ticks(self) -> int:
+        """Passes of the loop that wrote."""
+        return self._ticker.ticks
 
     @property
     def batched_messages(self) -> int:
@@ -252,48 +253,22 @@ class Publisher:
         stage = self._stages.get(partition)
         if stage is None:
             builder = BatchBuilder(stream.tags_topics)
-            stage = Stage(LocalOutlet(stream, partition), builder, self.dirty)
+            end = partition if isinstance(partition, PartitionEnd) else None
+            stage = Stage(LocalOutlet(stream, partition), builder, self.dirty, end)
             self._stages[partition] = stage
         return stage
 
     # -- the tick
 
-    def tick_soon(self) -> None:
-        """Make sure that staged records are written at the end of this pass."""
-        if self.dirty and not self._ticking:
-            self._ticking = True
-            self._loop.call_soon(self.tick)
-
     def tick(self) -> None:
         """Write every dirty partition: one batch, one append each."""
-        if not self.dirty:
-            self._ticking = False
-            return
-        self.ticks += 1
-        self._ticking = True
-        for listener in self.on_tick:
-            try:
-                listener(self.dirty)
-            except Exception as error:  # noqa: BLE001 - what is staged is written nevertheless
-                self._troubles.note("tick-listener", "tick", error)
-        self._ticking = False
-        for stage in self.dirty:
-            outlet = stage.owner
-            count = stage.builder.count
-            self._writes.append(Write(stage, stage.take(), count, outlet.rows, self._writing))
-            outlet.rows = []
-        self.dirty.clear()
-        self._write_all()
-
-    def _write_all(self) -> None:
-        while self._writes:  # also those of an outer tick: a write may wake a publisher that ticks
-            self._writes.popleft().run()
+        self._ticker.tick()
 
     def when_written(self, callback: Callable[[], None]) -> None:
         """Call back when all records that are staged now, or were before, are visible or have
         failed."""
-        self.tick()
-        self._write_all()
+        self._ticker.tick()
+        self._ticker.write_all()
         self._writing.when_done(callback)
 
     # -- batches that a client built

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Final
 
 from onelog.broker.publish import Publisher
-from onelog.kernel import BatchInfo
+from onelog.kernel import BatchInfo, Stage
 from onelog.log.handle import PartitionHandle
 
 WRITES_MAX: Final = 256
@@ -54,13 +54,12 @@ class NotedPublisher(Publisher):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.write_times = WriteTimes()
+        self.on_tick.append(self._note)
 
-    def tick(self) -> None:
-        """Write every dirty partition."""
+    def _note(self, dirty: list[Stage]) -> None:
         now_ns = self._clock.now_ns()
-        for stage in self.dirty:
+        for stage in dirty:
             self.write_times.note(stage.owner.partition, now_ns)
-        super().tick()
 
     def put_batches(self, target: PartitionHandle, data: bytearray) -> list[BatchInfo]:
         """Append batches that were admitted."""

@@ -1,6 +1,6 @@
 """The hot loops: record batches, topics and wire pieces as whole-buffer operations.
 
-Rules: nothing here knows sockets or time, and only `FileEnd` writes to a file. Buffers are borrowed
+Rules: nothing here knows sockets, and only `FileEnd` writes to a file. Buffers are borrowed
 for the call. Bad bytes raise CorruptBatch, whatever they are. The compiled module is used if it
 exists; `ONELOG_PURE=1` chooses the interpreted twin, from which mypy reads the types, too. The twin
 also runs when the compiled module cannot be loaded, and `kernel/condition.py` reports that.
@@ -19,6 +19,7 @@ from onelog.kernel.types import (
     RAW_TOPIC_BYTES_MAX,
     RAW_TOPICS_MAX,
     REL_MAX,
+    SNAPSHOT_BYTES,
     TIMESTAMP_MS_MAX,
     TOPIC_HEADER,
     WITH_HEADERS,
@@ -44,17 +45,23 @@ if TYPE_CHECKING:
         AmqpInput,
         AmqpRoute,
         BatchBuilder,
+        FeedSource,
         FileEnd,
+        LogEnd,
         MqttFanout,
         MqttInput,
         MqttOutput,
         MqttPass,
         MqttRoute,
+        PartitionEnd,
         Slices,
         Stage,
         StageAcks,
+        Ticker,
         TopicFilter,
         TopicTrie,
+        Unconcerned,
+        VisibleEnd,
         batch_topics,
         bus_faults,
         check_produce_batch,
@@ -132,7 +139,13 @@ __all__ = [
     "COMPILED",
     "Columns",
     "FetchRequest",
+    "FeedSource",
     "FileEnd",
+    "LogEnd",
+    "PartitionEnd",
+    "Ticker",
+    "Unconcerned",
+    "VisibleEnd",
     "HEADER_BYTES",
     "MqttFanout",
     "MqttInput",
@@ -143,6 +156,7 @@ __all__ = [
     "RAW_TOPICS_MAX",
     "RAW_TOPIC_BYTES_MAX",
     "REL_MAX",
+    "SNAPSHOT_BYTES",
     "Slices",
     "Stage",
     "StageAcks",

@@ -35,6 +35,8 @@ TIMESTAMP_MS_MAX = (1 << 62) - 1
 """Largest timestamp that the builder accepts: deltas can then never overflow."""
 REL_MAX = (1 << 31) - 1
 """Highest offset in a log file, relative to its first."""
+SNAPSHOT_BYTES = 64 * 1024 * 1024
+"""After so many appended bytes, the derived state of a partition is snapshotted again."""
 RAW_TOPICS_MAX = 256
 """Appends whose topics wait unpacked for the topic index: each takes 130 bytes, a packed entry 8.
 """

@@ -37,7 +37,7 @@ from onelog.log.directory import Directory
 from onelog.log.internal import Placement
 from onelog.log.moves import Move, bring, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
-from onelog.log.partition import Durability, Partition
+from onelog.log.partition import Durability, Partition, Timestamps
 from onelog.log.room import has_room
 from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord, begun_anew, changed_record, settle_records
@@ -284,7 +284,7 @@ class Catalog:
         for partition in stream.local:
             partition.promise(config.durability)
             partition.message_bytes_max = config.batch_bytes_max
-            partition.timestamps = config.timestamps
+            partition.stamps = config.timestamps is Timestamps.APPEND
             if partition.stopped is None:
                 partition.log.reconfigure(config.log_settings())
         stream.add_partitions(fresh)

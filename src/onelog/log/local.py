@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from onelog.base.errors import CorruptBatch, PartitionCorrupt
 from onelog.base.ids import Epoch, Offset, TimestampMs
-from onelog.kernel import BatchInfo
+from onelog.kernel import BatchInfo, PartitionEnd
 from onelog.log.arrivals import Arrivals
 from onelog.log.epochs import EpochHistory
 from onelog.log.handle import Ends, PartitionFacts, ProducerFacts
@@ -31,18 +31,18 @@ T = TypeVar("T")
 _new = tuple.__new__
 
 
-class LocalReads:
+class LocalReads(PartitionEnd):
     """A partition as its readers see it."""
 
     __slots__ = (
-        "arrivals", "end_offset", "epochs", "log", "lookup", "producers", "read_now",
-        "topic_offsets_now", "visible", "when_stable", "when_visible",
+        "arrivals", "epochs", "log", "lookup", "producers", "read_now", "topic_offsets_now",
+        "when_stable", "when_visible",
     )  # fmt: skip
 
     log: PartitionLog
     producers: Producers
     epochs: EpochHistory
-    end_offset: Offset
+    visible: Visibility
 
     def __init__(self, visible: Visibility, lookup: Lookup, arrivals: Arrivals) -> None:
         self.visible = visible

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Final
 
 from onelog.base.errors import (
     InvalidRecords,
@@ -35,7 +34,14 @@ from onelog.base.errors import (
     again,
 )
 from onelog.base.ids import Offset, PartitionId
-from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
+from onelog.kernel import (
+    ATTR_CONTROL,
+    SNAPSHOT_BYTES,
+    BatchBuilder,
+    BatchInfo,
+    place_batches,
+    scan_batches,
+)
 from onelog.log.arrivals import Arrivals
 from onelog.log.epochs import EpochHistory
 from onelog.log.jobs import Jobs
@@ -53,18 +59,13 @@ from onelog.storage.engine import Cold, PartitionLog
 
 __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
 
-SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
-"""After so many appended bytes, the derived state is snapshotted again."""
-
 
 class Partition(LocalReads):
     """One partition of a stream."""
 
     __slots__ = (
-        "_at_once", "_durability", "_durable", "_has_begun", "_is_noted", "_syncing",
-        "_unsnapshotted_bytes", "id", "jobs", "leader_epoch", "message_bytes_max", "place",
-        "progress", "records_appended", "refusal", "replica", "shared", "stopped", "stream",
-        "syncs", "timestamps", "troubles",
+        "_durability", "_durable", "_has_begun", "_syncing", "id", "jobs", "message_bytes_max",
+        "place", "progress", "replica", "shared", "stopped", "stream", "syncs", "troubles",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,7 @@ class Partition(LocalReads):
         self.place = f"{stream}/{partition}"
         """The name of the partition in logs and troubles."""
         self.log = log
+        self.log_end = log.log_end
         self.shared = shared
         self.troubles = shared.troubles
         # Nobody knows yet how far the other replicas are: at least as far as the kept mark says.
@@ -105,24 +107,21 @@ class Partition(LocalReads):
         super().__init__(visible, Lookup(self.place, log, visible, stop), arrivals)
         self.jobs = Jobs(self.place, stop)
         self.stopped: OnelogError | None = None
-        self.refusal: OnelogError | None = None
-        """The error with which appends are refused; None: they are accepted."""
+        self.refusal = None
         self._durability = durability
-        self._at_once = durability is not Durability.FSYNC
-        """Whether records are visible as soon as they are written."""
+        self.at_once = durability is not Durability.FSYNC
         self.progress: Progress | None = None
         """Knows how far the other replicas are; None: there are none."""
         self.message_bytes_max = message_bytes_max
-        self.timestamps = timestamps
+        self.stamps = timestamps is Timestamps.APPEND
         self.leader_epoch = self.epochs.latest
-        self._is_noted = bool(self.epochs.rows())
-        """Whether the history of epochs has the epoch that writes now."""
+        self.is_noted = bool(self.epochs.rows())
         self.records_appended = 0
         self.syncs = 0
         self._syncing = False
         self._has_begun = log.durable_offset > 0
         """Whether `shared.begun` knows that this partition holds durable records."""
-        self._unsnapshotted_bytes = 0
+        self.unsnapshotted_bytes = 0
         self.replica = Replica(self)
         if replicated:
             self.replica.become(Role.FOLLOWER, self.leader_epoch)
@@ -134,17 +133,17 @@ class Partition(LocalReads):
 
         Whatever happens, the builder is empty afterwards.
         """
-        if self.refusal is not None or self.timestamps is Timestamps.APPEND:
+        if self.refusal is not None or self.stamps:
             return self._append_stamped(builder, index_topics=index_topics)
         base, count, epoch = self.end_offset, builder.count, self.leader_epoch
         topics = builder.topics() if index_topics and self.visible.topics_wanted else None
         try:
             data = self.log.append_built(builder, epoch, index_topics)
         except StorageError as error:
-            self._refused(error)
+            self.append_failed(error)
             raise
         end = Offset(base + count)
-        if not self._is_noted:
+        if not self.is_noted:
             self.note_epoch(base)
         self.records_appended += count
         self._appended(end, data, topics)
@@ -193,7 +192,7 @@ class Partition(LocalReads):
         """
         self._refuse()
         placed = place_batches(data, self.end_offset, self.leader_epoch)
-        if self.timestamps is Timestamps.APPEND:
+        if self.stamps:
             now_ms = self.shared.clock.now_ms()
             placed = [stamp_batch(data, info, now_ms) for info in placed]
         self._write(data, placed, None)
@@ -229,7 +228,7 @@ class Partition(LocalReads):
         assert base == self.end_offset, "a partition has one writer"
         self._log_append(data, infos, topics)
         end = Offset(infos[-1].last_offset + 1)
-        if not self._is_noted:
+        if not self.is_noted:
             self.note_epoch(base)
         self.records_appended += end - base
         self._appended(end, data)
@@ -250,7 +249,7 @@ class Partition(LocalReads):
         try:
             self.log.append(data, infos, topics)
         except StorageError as error:
-            self._refused(error)
+            self.append_failed(error)
             raise
         for info in infos:
             if info.producer_id >= 0:
@@ -259,31 +258,31 @@ class Partition(LocalReads):
     def note_epoch(self, start: Offset) -> None:
         """Note that the leader's epoch begins at `start`, unless it began before."""
         self.epochs.note(self.leader_epoch, start)
-        self._is_noted = True
+        self.is_noted = True
 
     def _appended(self, end: Offset, data: bytes | bytearray, topics: bytes | None = None) -> None:
         """The log now ends at `end`, with `data` as its last batches: show them when they may be
         seen."""
         self.end_offset = end
-        self._unsnapshotted_bytes += len(data)
+        self.unsnapshotted_bytes += len(data)
         visible = self.visible
-        if self._at_once:
+        if self.at_once:
             visible.show(end, data, topics)
-            if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
+            if self.unsnapshotted_bytes >= SNAPSHOT_BYTES:
                 self.request_sync()
             return
         if visible.feeds:
             visible.hold(end, data, topics)
         if self.progress is not None:
             self.moved()
-        if self._durability is Durability.FSYNC or self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
+        if self._durability is Durability.FSYNC or self.unsnapshotted_bytes >= SNAPSHOT_BYTES:
             self.request_sync()
 
     def _refuse(self) -> None:
         if self.refusal is not None:
             raise again(self.refusal)
 
-    def _refused(self, error: StorageError) -> None:
+    def append_failed(self, error: StorageError) -> None:
         """The log accepted nothing: it stopped, or the disk is full."""
         if isinstance(error, PartitionStopped):
             self.stop(error)
@@ -307,7 +306,7 @@ class Partition(LocalReads):
     def watch(self, progress: Progress | None) -> None:
         """From now on, ask `progress` how far all replicas are; None: there are no others."""
         self.progress = progress
-        self._at_once = progress is None and self._durability is not Durability.FSYNC
+        self.at_once = progress is None and self._durability is not Durability.FSYNC
 
     def moved(self) -> None:
         """An end moved, here or on another replica: show the records that may be seen now."""
@@ -342,7 +341,7 @@ class Partition(LocalReads):
             return
         durable, saved = result
         if not saved:
-            self._unsnapshotted_bytes = SNAPSHOT_BYTES
+            self.unsnapshotted_bytes = SNAPSHOT_BYTES
         if not self._has_begun:
             self._has_begun = True
             self.shared.begun(self)
@@ -352,9 +351,9 @@ class Partition(LocalReads):
             self.request_sync()
 
     def _due_snapshot(self) -> bytes | None:
-        if self._unsnapshotted_bytes < SNAPSHOT_BYTES:
+        if self.unsnapshotted_bytes < SNAPSHOT_BYTES:
             return None
-        self._unsnapshotted_bytes = 0
+        self.unsnapshotted_bytes = 0
         return encode_state(self.producers, self.epochs)
 
     # -- life

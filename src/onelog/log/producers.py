@@ -106,13 +106,13 @@ def _find_repeated(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_aborted", "_ended", "_entries", "_open", "markers")
+    __slots__ = ("_aborted", "_entries", "_open", "ended", "markers")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._aborted: list[AbortedTxn] = []
         self._open: dict[int, int] = {}
-        self._ended = _NONE_ENDED
+        self.ended = _NONE_ENDED
         self.markers = Markers()
 
     def __len__(self) -> int:
@@ -121,17 +121,17 @@ class Producers:
     @property
     def first_open_offset(self) -> Offset | None:
         """First offset of the earliest transaction that is open or not visibly ended."""
-        if not self._open and not self._ended:
+        if not self._open and not self.ended:
             return None
         first = next(iter(self._open.values()), _NEVER)  # in the order of their first offsets
-        if self._ended:
-            first = min(first, *(begun for begun, _ in self._ended))
+        if self.ended:
+            first = min(first, *(begun for begun, _ in self.ended))
         return Offset(first)
 
     def settle(self, high_watermark: int) -> None:
         """Markers below the high watermark are visible: their transactions are decided."""
-        while self._ended and self._ended[0][1] < high_watermark:
-            self._ended.popleft()
+        while self.ended and self.ended[0][1] < high_watermark:
+            self.ended.popleft()
 
     def open_transactions(self) -> dict[int, int]:
         """Producer id → first offset of its open transaction."""
@@ -262,9 +262,9 @@ class Producers:
         entry.txn_first_offset = -1
         if first < 0:
             return
-        if self._ended is _NONE_ENDED:
-            self._ended = deque()
-        self._ended.append((first, info.last_offset))
+        if self.ended is _NONE_ENDED:
+            self.ended = deque()
+        self.ended.append((first, info.last_offset))
         if marker is Marker.ABORT:
             stable = min(self._open.values(), default=info.last_offset + 1)
             self._aborted.append(AbortedTxn(info.producer_id, first, info.last_offset, stable))
@@ -313,7 +313,7 @@ class Producers:
         """The whole state, for a snapshot."""
         entries = list(self._entries.values())
         return msgspec.msgpack.encode(
-            _Snapshot(entries, self._aborted, self.markers.runs, list(self._ended))
+            _Snapshot(entries, self._aborted, self.markers.runs, list(self.ended))
         )
 
     @classmethod
@@ -324,7 +324,7 @@ class Producers:
         state._entries = {entry.producer_id: entry for entry in snapshot.producers}
         state._aborted = snapshot.aborted
         state.markers = Markers(snapshot.markers)
-        state._ended = deque(snapshot.ended) if snapshot.ended else _NONE_ENDED
+        state.ended = deque(snapshot.ended) if snapshot.ended else _NONE_ENDED
         in_transaction = (entry for entry in snapshot.producers if entry.txn_first_offset >= 0)
         state._open = {
             entry.producer_id: entry.txn_first_offset

@@ -20,6 +20,7 @@ class StoppedLog:
     kept_high_watermark = Offset(0)
     size_bytes = 0
     torn: TornTail | None = None
+    log_end = None
 
     def __init__(self, error: PartitionStopped) -> None:
         self._error = error

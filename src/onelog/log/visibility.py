@@ -22,7 +22,7 @@ from typing import Final
 from onelog.base.errors import OnelogError, again
 from onelog.base.ids import Offset
 from onelog.base.limits import UNSEEN_BYTES_MAX
-from onelog.kernel import scan_batches
+from onelog.kernel import VisibleEnd, scan_batches
 from onelog.log.arrivals import Arrivals
 from onelog.log.producers import Producers
 from onelog.log.promises import LiveFeed
@@ -60,13 +60,18 @@ class UnseenBytes:
         """How often batches were dropped, to be read back from the log."""
 
 
-class Visibility:
+class Visibility(VisibleEnd):
     """The visible part of a partition. All methods run on the loop's thread."""
 
+    feeds: tuple[LiveFeed, ...]
+    unseen: deque[Written]
+    waiters: Waiters
+    stable_waiters: Waiters
+    producers: Producers
+
     __slots__ = (
-        "_arrivals", "_budget", "_feeding", "_gap_end", "_gap_start", "_late", "_log", "_place",
-        "_scheduled", "_stable_waiters", "_troubles", "_unseen", "_unseen_bytes", "_waiters",
-        "fed_topics", "feeds", "high_watermark", "producers", "stopped", "topics_wanted",
+        "_arrivals", "_budget", "_late", "_log", "_place", "_scheduled", "_troubles",
+        "_unseen_bytes", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -86,26 +91,19 @@ class Visibility:
         self._troubles = troubles
         self.stopped: OnelogError | None = None
         self.high_watermark = high_watermark
-        self.feeds: tuple[LiveFeed, ...] = ()
-        """Called with batches when they become visible, without reading the log back."""
+        self.feeds = ()
         self.topics_wanted = False
-        """Whether a feed looks at `fed_topics`."""
-        self.fed_topics: bytes | None = None
-        """While a feed is called: the topics of its data, in the index's form; None: read the
-        data."""
+        self.fed_topics = None
         raised = self._waiter_raised
-        self._waiters = Waiters(raised)
-        """Those who wait for an answer to a write, and readers of uncommitted records."""
-        self._stable_waiters = Waiters(raised)
+        self.waiters = Waiters(raised)
+        self.stable_waiters = Waiters(raised)
         self._budget = budget
-        self._unseen = _NOTHING
-        """The batches after the gap that no feed has had, with their ends."""
+        self.unseen = _NOTHING
         self._unseen_bytes = 0
-        self._gap_start = self._gap_end = Offset(0)
-        """The offsets of the gap: to be fed next, and not held. Without a gap both are the same."""
+        self.gap_start = self.gap_end = Offset(0)
         self._late: dict[LiveFeed, Offset] = {}
         """Feeds that began while a gap was being read, and where each began."""
-        self._feeding = self._scheduled = False
+        self.feeding = self._scheduled = False
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -120,29 +118,29 @@ class Visibility:
         size, budget = len(data), self._budget
         budget.held += size
         self._unseen_bytes += size
-        if self._unseen is _NOTHING:
-            self._unseen = deque()
-        self._unseen.append((end, data, topics))
+        if self.unseen is _NOTHING:
+            self.unseen = deque()
+        self.unseen.append((end, data, topics))
         if budget.held > budget.limit or self._unseen_bytes > budget.share:
             budget.overflows += 1
-            if self._gap_start == self._gap_end:
-                self._gap_start = Offset(int.from_bytes(self._unseen[0][1][:8], "big"))
-            self._gap_end = end
+            if self.gap_start == self.gap_end:
+                self.gap_start = Offset(int.from_bytes(self.unseen[0][1][:8], "big"))
+            self.gap_end = end
             self._let_go()
 
     def _let_go(self) -> None:
-        self._unseen.clear()
+        self.unseen.clear()
         self._budget.held -= self._unseen_bytes
         self._unseen_bytes = 0
 
     def show(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
         """Let batches that were just written be seen at once."""
         if (
-            self._unseen
-            or self._waiters.rows
-            or self._stable_waiters.rows
-            or self._feeding
-            or self._gap_start < self._gap_end
+            self.unseen
+            or self.waiters.rows
+            or self.stable_waiters.rows
+            or self.feeding
+            or self.gap_start < self.gap_end
         ):
             # A waiter that is called may append: records still become visible in the order of the
             # log.
@@ -154,40 +152,40 @@ class Visibility:
         self.producers.settle(end)
         if self.feeds:
             # As `_give`, without the extra call: it would cost each single message.
-            self._feeding = True
+            self.feeding = True
             self.fed_topics = topics
             for feed in self.feeds:
                 try:
                     feed(data)
                 except Exception as error:  # noqa: BLE001 - the others are fed nevertheless
-                    self._feed_raised(data, error)
-            self._feeding = False
-            if self._unseen or self._gap_start < self._gap_end:  # a feed appended
-                self._feed()
+                    self.feed_raised(data, error)
+            self.feeding = False
+            if self.unseen or self.gap_start < self.gap_end:  # a feed appended
+                self.feed()
 
     def advance(self, end: Offset) -> None:
         """Everything below `end` is visible now."""
         if end > self.high_watermark:
             self.high_watermark = end
             self.producers.settle(end)
-            self._waiters.advance(end)
-            if self._stable_waiters.rows:
-                self._stable_waiters.advance(self.last_stable_offset)
-            if self._unseen or self._gap_start < self._gap_end:
-                self._feed()
+            self.waiters.advance(end)
+            if self.stable_waiters.rows:
+                self.stable_waiters.advance(self.last_stable_offset)
+            if self.unseen or self.gap_start < self.gap_end:
+                self.feed()
 
     # -- feeds
 
     @property
     def _has_gap(self) -> bool:
-        return self._gap_start < self._gap_end
+        return self.gap_start < self.gap_end
 
     def follow(self, feed: LiveFeed, end: Offset) -> None:
         """From now on, also hand batches that become visible to `feed`; the log ends at `end`."""
         if not self.feeds and self.high_watermark < end:
             # Batches that are not visible yet were held for nobody until now.
-            self._gap_start, self._gap_end = self.high_watermark, end
-        elif self._has_gap and self._gap_start < self.high_watermark:
+            self.gap_start, self.gap_end = self.high_watermark, end
+        elif self._has_gap and self.gap_start < self.high_watermark:
             self._late[feed] = self.high_watermark
         self.feeds = (*self.feeds, feed)
 
@@ -197,52 +195,52 @@ class Visibility:
         self._late.pop(feed, None)
         if not self.feeds:
             self._let_go()
-            self._gap_start = self._gap_end = Offset(0)
+            self.gap_start = self.gap_end = Offset(0)
 
-    def _feed(self) -> None:
+    def feed(self) -> None:
         """Hand visible batches to the feeds, as far as this pass goes. A call from within a feed
         returns at once."""
-        if self._feeding:
+        if self.feeding:
             return
-        self._feeding = True
+        self.feeding = True
         try:
             while self.feeds:
                 if self._has_gap:
                     if self._scheduled or not self._read_back():
                         return
-                elif self._unseen and self._unseen[0][0] <= self.high_watermark:
-                    _end, data, topics = self._unseen.popleft()
+                elif self.unseen and self.unseen[0][0] <= self.high_watermark:
+                    _end, data, topics = self.unseen.popleft()
                     self._unseen_bytes -= len(data)
                     self._budget.held -= len(data)
                     self._give(data, topics)
-                elif not self._unseen or not self._split_run():
+                elif not self.unseen or not self._split_run():
                     return
         finally:
-            self._feeding = False
+            self.feeding = False
 
     def _split_run(self) -> bool:
         """Split the first held batches at the high watermark. Returns whether some are visible.
 
         Other replicas may have reached the middle of batches that were written together.
         """
-        end, data, _topics = self._unseen[0]
+        end, data, _topics = self.unseen[0]
         first = _below(data, self.high_watermark)
         if first is None:
             return False
-        self._unseen[0] = (end, data[len(first[1]) :], None)
-        self._unseen.appendleft(first)
+        self.unseen[0] = (end, data[len(first[1]) :], None)
+        self.unseen.appendleft(first)
         return True
 
     def _read_back(self) -> bool:
         """Feed a slice of the gap from the log. Returns whether the gap is closed."""
-        upto = min(self._gap_end, self.high_watermark)
-        if self._gap_start < upto:
+        upto = min(self.gap_end, self.high_watermark)
+        if self.gap_start < upto:
             try:
-                data = self._log.read(self._gap_start, SLICE_BYTES, upto)
+                data = self._log.read(self.gap_start, SLICE_BYTES, upto)
                 # One by one: a feed that reads the log itself may have begun at any of them.
                 for info in scan_batches(data, 0, False):
                     batch = bytes(data[info.position : info.position + info.size_bytes])
-                    self._gap_start = Offset(info.last_offset + 1)
+                    self.gap_start = Offset(info.last_offset + 1)
                     self._give(batch, None)
             except Cold as cold:
                 self._scheduled = True
@@ -250,12 +248,12 @@ class Visibility:
                 return False
             except Exception as error:  # noqa: BLE001 - what follows is fed nevertheless
                 if self.stopped is None:  # a partition that stopped has reported it
-                    self._troubles.note(FEED, self._place, error, offset=int(self._gap_start))
-                self._gap_start = upto
+                    self._troubles.note(FEED, self._place, error, offset=int(self.gap_start))
+                self.gap_start = upto
         if not self._has_gap:
             self._late.clear()
             return True
-        if self._gap_start < self.high_watermark:
+        if self.gap_start < self.high_watermark:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
         return False
@@ -263,7 +261,7 @@ class Visibility:
     def _go_on(self, _error: OnelogError | None = None) -> None:
         """Feed on; a log that cannot be read says so when it is read."""
         self._scheduled = False
-        self._feed()
+        self.feed()
 
     def _give(self, data: bytes | bytearray, topics: bytes | None) -> None:
         self.fed_topics = topics
@@ -273,9 +271,10 @@ class Visibility:
             try:
                 feed(data)
             except Exception as error:  # noqa: BLE001 - the others are fed, and it gets the next
-                self._feed_raised(data, error)
+                self.feed_raised(data, error)
 
-    def _feed_raised(self, data: bytes | bytearray, error: Exception) -> None:
+    def feed_raised(self, data: bytes | bytearray, error: Exception) -> None:
+        """A feed raised over these batches: report it."""
         offset = int.from_bytes(data[:8], "big")
         self._troubles.note(FEED, self._place, error, offset=offset)
 
@@ -289,7 +288,7 @@ class Visibility:
         if offset < self.high_watermark:
             callback(None)
             return None
-        return self._waiters.add(offset, callback)
+        return self.waiters.add(offset, callback)
 
     def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
         """As `when_visible`, for readers of committed records: below the last stable offset."""
@@ -299,7 +298,7 @@ class Visibility:
         if offset < self.last_stable_offset:
             callback(None)
             return None
-        return self._stable_waiters.add(offset, callback)
+        return self.stable_waiters.add(offset, callback)
 
     def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
         """A future for `when_visible`."""
@@ -308,7 +307,7 @@ class Visibility:
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiters) + len(self._stable_waiters)
+        return len(self.waiters) + len(self.stable_waiters)
 
     def _waiter_raised(self, offset: Offset, error: Exception) -> None:
         self._troubles.note(WAITER, self._place, error, offset=int(offset))
@@ -320,27 +319,27 @@ class Visibility:
         if self.stopped is None:
             self.stopped = error
             if self._has_gap:
-                self._gap_end = self.high_watermark
+                self.gap_end = self.high_watermark
             self._let_go()  # invisible records stay invisible; visible ones are in the log
-            self._waiters.fail(error)
-            self._stable_waiters.fail(error)
+            self.waiters.fail(error)
+            self.stable_waiters.fail(error)
 
     def fail_writers(self, start: Offset, end: Offset, error: OnelogError) -> None:
         """Fail those who wait for a record in [start, end) to become visible: it may never be."""
-        self._waiters.fail_between(start, end, error)
+        self.waiters.fail_between(start, end, error)
 
     def cut(self, end: Offset) -> None:
         """The log now ends at `end`: drop the held batches behind it."""
-        kept = [row for row in self._unseen if row[0] <= end]
-        if len(kept) < len(self._unseen):
-            first = _below(self._unseen[len(kept)][1], end)
+        kept = [row for row in self.unseen if row[0] <= end]
+        if len(kept) < len(self.unseen):
+            first = _below(self.unseen[len(kept)][1], end)
             kept += [first] if first is not None else []
         self._let_go()
-        self._unseen.extend(kept)
+        self.unseen.extend(kept)
         self._unseen_bytes = sum(len(data) for _end, data, _topics in kept)
         self._budget.held += self._unseen_bytes
-        self._gap_end = min(self._gap_end, end)
-        self._gap_start = min(self._gap_start, self._gap_end)
+        self.gap_end = min(self.gap_end, end)
+        self.gap_start = min(self.gap_start, self.gap_end)
 
 
 def _below(data: bytes | bytearray, offset: Offset) -> Written | None:

@@ -26,6 +26,7 @@ from onelog.kernel import (
     ATTR_TRANSACTIONAL,
     BatchInfo,
     Slices,
+    Unconcerned,
     decode_batch,
     scan_batches,
     topic_runs,
@@ -82,6 +83,8 @@ class Follower:
         self._root_matters = False
         """Whether an `amq.topic`, which shares all topics, has any binding."""
         self._has_queues = False
+        self.unconcerned = Unconcerned()
+        """Its turn changes when partitions may concern queues that did not before."""
         self.rights = 0
         """Counts changes of what makers of bindings may."""
 
@@ -93,6 +96,7 @@ class Follower:
         """Remember where the routing stands, until `forget_moment`."""
         moment = Moment(self.live)
         self._moments.add(moment)
+        self.unconcerned.turn += 1
         return moment
 
     def forget_moment(self, moment: Moment) -> None:
@@ -114,6 +118,7 @@ class Follower:
         hosts = self._hub.vhosts.all()
         self._root_matters = any(row.router.bindings_from(ROOT_EXCHANGE) for row in hosts)
         self._has_queues = self._hub.vhosts.have_queues
+        self.unconcerned.turn += 1
 
     def _concerns(self, source: LiveSource) -> bool:
         """Whether any queue may take records of a partition, or a channel waits for answers."""
@@ -134,7 +139,11 @@ class Follower:
         if self._moments:
             self._moves_on(source)
         if not self._concerns(source):
-            return _end_of(source, data)  # records that no queue or exchange is for cost nothing
+            # Records that no queue or exchange is for cost nothing. The first channel that waits
+            # for answers changes no turn.
+            if not self._moments and source.stream.name != QUEUES_STREAM:
+                source.unconcerned_since = self.unconcerned.turn
+            return _end_of(source, data)
         fixed = source.fixed_topic
         rows, end = topic_runs(data, fixed, self._topics, self._find)
         woken: dict[Queue, None] = {}

@@ -96,7 +96,7 @@ class History:
         return [
             source
             for source in found
-            if source is not None and source.feed is not None and self._is_behind(source)
+            if source is not None and source.is_followed and self._is_behind(source)
         ]
 
     def _is_behind(self, source: LiveSource) -> bool:

@@ -35,7 +35,7 @@ import msgspec
 
 from onelog.base.errors import InvalidRequest
 from onelog.base.ids import Offset, PartitionId, TimestampMs
-from onelog.kernel import BatchBuilder, BatchInfo, scan_batches
+from onelog.kernel import BatchBuilder, BatchInfo, LogEnd, scan_batches
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -171,6 +171,11 @@ class PartitionLog(Protocol):
     @property
     def torn(self) -> TornTail | None:
         """The tail that opening the partition cut; None: nothing."""
+        ...
+
+    @property
+    def log_end(self) -> LogEnd | None:
+        """Where a tick may append without this object; None: nowhere."""
         ...
 
     def append(

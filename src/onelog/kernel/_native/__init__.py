@@ -22,7 +22,9 @@ from onelog.kernel._native.crc import (
     crc32c,
     topic_hash,
 )
-from onelog.kernel._native.file_end import FileEnd
+from onelog.kernel._native.ends import PartitionEnd, VisibleEnd
+from onelog.kernel._native.feed import FeedSource, Unconcerned
+from onelog.kernel._native.file_end import FileEnd, LogEnd
 from onelog.kernel._native.filters import (
     TopicFilter,
     pick_records,
@@ -81,6 +83,7 @@ from onelog.kernel._native.stage import (
     MqttRoute,
     Stage,
 )
+from onelog.kernel._native.tick import Ticker
 from onelog.kernel._native.topics import (
     check_topic_chunks,
     lookup_topic_chunks,
@@ -110,6 +113,12 @@ __all__ = [
     "AmqpRoute",
     "BatchBuilder",
     "FileEnd",
+    "VisibleEnd",
+    "Unconcerned",
+    "Ticker",
+    "PartitionEnd",
+    "LogEnd",
+    "FeedSource",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",

@@ -1,4 +1,4 @@
-"""The end of a log file that grows, compiled: seal, write and note a batch in one call.
+"""The end of a log that grows, compiled: seal, write and note a batch in one call.
 
 Rules: the twin is the specification. A batch is written here if nothing else has to come first:
 otherwise the caller takes the long way, with nothing changed. A small batch is written without
@@ -11,6 +11,7 @@ from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int32_t, int64_t
 
 from onelog.kernel._native.build cimport BatchBuilder
+from onelog.kernel._native.clock cimport read_clock
 from onelog.kernel._native.format cimport HEADER_BYTES
 
 import os
@@ -60,27 +61,25 @@ cdef int _write(object file, bytes data, int64_t at) except -1:
 cdef class FileEnd:
     """Where the next batch of a log file goes."""
 
-    # As in the twin.
-    cdef public int64_t base_offset
-    cdef public int64_t size_bytes
-    cdef public int64_t last_batch_at
-    cdef public int64_t max_timestamp_ms
-    cdef public int64_t created_ms
-    cdef public int64_t reserved_bytes
-    cdef public object indexes
-    cdef public object settings
-    cdef public object writer
-    cdef Py_ssize_t raw_bytes
-
     def append_built(
         self,
         BatchBuilder builder not None,
         int64_t base_offset,
         int32_t leader_epoch,
         bint index_topics,
-        int64_t now_ms,
+        int64_t at_ms,
     ):
         """Seal, write and note the staged records; None, with nothing done: take the long way."""
+        return self.put(builder, base_offset, leader_epoch, index_topics, at_ms)
+
+    cdef bytes put(
+        self,
+        BatchBuilder builder,
+        int64_t base_offset,
+        int32_t leader_epoch,
+        bint index_topics,
+        int64_t at_ms,
+    ):
         cdef object indexes = self.indexes, settings = self.settings, writer = self.writer
         cdef object live = indexes.live, topics = indexes.tail, file, pairs = None
         cdef int64_t at = self.size_bytes, rel = base_offset - self.base_offset, highest
@@ -97,7 +96,7 @@ cdef class FileEnd:
             or at + size > self.reserved_bytes
             or at + size > <int64_t> settings.segment_bytes
             or rel + builder.records > REL_MAX
-            or not 0 <= now_ms - self.created_ms < <int64_t> settings.segment_age_ms
+            or not 0 <= at_ms - self.created_ms < <int64_t> settings.segment_age_ms
         ):
             return None
         if topics is not None and builder.pairs_used:
@@ -126,4 +125,34 @@ cdef class FileEnd:
         self.max_timestamp_ms = highest
         self.last_batch_at = at
         self.size_bytes = at + size
+        return data
+
+
+cdef class LogEnd:
+    """Where the next batch of a partition's log goes."""
+
+    def append_built(
+        self, BatchBuilder builder not None, int32_t leader_epoch, bint index_topics
+    ):
+        """Append the staged records as one batch; None, with nothing done: take the long way."""
+        return self.put(builder, leader_epoch, index_topics)
+
+    cdef bytes put(self, BatchBuilder builder, int32_t leader_epoch, bint index_topics):
+        cdef int32_t count = builder.records
+        cdef bytes data = None
+        if not self.lock.acquire(False):
+            return None
+        try:
+            if self.stopped is None and not self.closed and not self.frozen:
+                try:
+                    data = self.active.put(
+                        builder, self.end, leader_epoch, index_topics, read_clock(self.clock)
+                    )
+                except OSError as error:
+                    self.failed("append", error)
+                if data is not None:
+                    self.unsaved_bytes += PyBytes_GET_SIZE(data)
+                    self.end += count
+        finally:
+            self.lock.release()
         return data

@@ -23,6 +23,7 @@ cdef class MqttPass:
     cdef readonly int64_t answered_bytes
     cdef int64_t now_ms
 
+    cpdef list take_acks(self)
     cdef int _spread(
         self, MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn
     ) except -1
@@ -34,6 +35,8 @@ cdef class StageAcks:
     # Of the stage in the pass.
     cdef Py_ssize_t number
     cdef object reason_of
+
+    cpdef finish(self, Py_ssize_t count, error)
 
 @cython.freelist(64)
 cdef class MqttAcks:

@@ -39,7 +39,20 @@ cdef class MqttPass:
         self.tick_soon = tick_soon
         self.bytes_max = bytes_max
 
-    def take_acks(self):
+    def await_stages(self, list dirty not None):
+        """The pass ends: let its acknowledgements wait for the stages that are about to be
+        written."""
+        cdef Py_ssize_t number = 0
+        cdef Stage stage
+        if not self.acking:
+            return
+        for found in self.take_acks():
+            if found is not None:
+                stage = dirty[number]
+                stage.owner.rows.append((found, 0, 0))
+            number += 1
+
+    cpdef list take_acks(self):
         """Per dirty stage the acknowledgements that wait for it; None: there are none."""
         cdef list waiting = [None] * len(self.dirty)
         cdef StageAcks alone
@@ -92,7 +105,7 @@ cdef class StageAcks:
 
     results = None
 
-    def finish(self, Py_ssize_t count, error):
+    cpdef finish(self, Py_ssize_t count, error):
         """The stage is written, or has failed: send what waits for nothing any more.
 
         A connection that raises keeps none of the others from theirs; the first error is raised

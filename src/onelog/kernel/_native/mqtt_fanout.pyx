@@ -45,7 +45,6 @@ cdef enum:
     TRANSACTIONAL = 16
     PLANS_MAX = 65536
     TOPIC_MAX = 65535
-    SLOTS = 512
 
 
 cdef inline bint _same(Slice a, Slice b) noexcept nogil:
@@ -114,16 +113,6 @@ cdef bint _read_facts(bytes_at data, const Span *span, Packet *packet) noexcept 
 cdef class Known:
     """A topic whose plan is known."""
 
-    cdef bytes topic
-    cdef Plan plan
-
-
-cdef struct Slot:
-    # A known topic by its hash; borrowed, and valid in its generation.
-    PyObject *known
-    uint64_t generation
-    uint32_t hash
-
 
 cdef class MqttFanout:
     """Which subscribers get which record, and in which bytes.
@@ -133,26 +122,6 @@ cdef class MqttFanout:
     `forget_plans`. When one of them raises, `deliver` returns the offset of that record, and
     `deliver_record` raises. `broken` gets outputs whose writer raised, with the error.
     """
-
-    cdef object properties
-    cdef object allows
-    # Whether a record with the retain header was seen since the owner set it to False.
-    cdef public bint retained
-    # Outputs whose writer raised, with the error; the reader empties it.
-    cdef public list broken
-    # The offset that `deliver` has reached.
-    cdef int64_t reached
-    # Messages given to subscribers, and bytes written for them here.
-    cdef readonly int64_t delivered
-    cdef readonly int64_t sent_bytes
-    cdef object trie
-    cdef dict subscriptions
-    cdef dict numbers
-    cdef int64_t next_number
-    cdef dict plans
-    cdef dict by_numbers
-    cdef uint64_t generation
-    cdef Slot slots[SLOTS]
 
     def __init__(self, properties, allows=None):
         self.properties = properties
@@ -287,6 +256,12 @@ cdef class MqttFanout:
         is the first one. Otherwise the result ends before it, as it does before a record that
         cannot be delivered.
         """
+        return self.hand_out(data, partition, start_offset, now_ms, default_topic)
+
+    cdef tuple hand_out(
+        self, object data, int32_t partition, int64_t start_offset, int64_t now_ms,
+        bytes default_topic,
+    ):
         cdef Py_buffer view
         cdef Head head
         cdef Py_ssize_t at = 0

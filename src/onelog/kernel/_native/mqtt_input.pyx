@@ -23,6 +23,7 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
+from onelog.kernel._native.clock cimport read_clock
 from onelog.kernel._native.build cimport ADD_MEMORY, RawHeaders, Slice
 from onelog.kernel._native.format cimport bytes_at, ol_get16
 from onelog.kernel._native.mqtt_acks cimport (
@@ -156,7 +157,7 @@ cdef class MqttInput(MqttAnswers):
             return
         self.heard = True
         if clean:
-            turn.now_ms = turn.clock()
+            turn.now_ms = read_clock(turn.clock)
         try:
             event = self.feed(data, turn.now_ms)
             if event is not None:

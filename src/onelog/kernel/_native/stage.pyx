@@ -1,13 +1,17 @@
 """Stages, compiled: the builder of a partition, and the routes that lead to it."""
 
 from onelog.kernel._native.build cimport BatchBuilder
+from onelog.kernel._native.ends cimport PartitionEnd
 
 
 cdef class Stage:
     """A partition's builder. It is on the shared list of dirty stages while records are staged."""
 
-    def __init__(self, owner, BatchBuilder builder not None, list dirty not None):
+    def __init__(
+        self, owner, BatchBuilder builder not None, list dirty not None, PartitionEnd end=None
+    ):
         self.owner = owner
+        self.end = end
         self.builder = builder
         self.dirty = dirty
         self.number = -1
@@ -22,7 +26,7 @@ cdef class Stage:
         """Put the stage on the list."""
         self.join()
 
-    def take(self):
+    cpdef BatchBuilder take(self):
         """Leave the list. Returns the builder to write; later records go to another one."""
         cdef BatchBuilder full = self.builder
         if self.spare is None:
@@ -33,13 +37,14 @@ cdef class Stage:
         self.number = -1
         return full
 
-    def give_back(self, BatchBuilder builder not None):
+    cpdef int give_back(self, BatchBuilder builder) except -1:
         """A builder from `take` is empty again."""
         if self.builder.records:
             self.spare = builder  # more was staged while it was written
         else:
             self.spare = self.builder  # only one of the two holds memory
             self.builder = builder
+        return 0
 
 
 cdef class MqttRoute:

@@ -25,7 +25,9 @@ from onelog.kernel.pure.crc import (
     crc32c,
     topic_hash,
 )
-from onelog.kernel.pure.file_end import FileEnd
+from onelog.kernel.pure.ends import PartitionEnd, VisibleEnd
+from onelog.kernel.pure.feed import FeedSource, Unconcerned
+from onelog.kernel.pure.file_end import FileEnd, LogEnd
 from onelog.kernel.pure.filters import (
     TopicFilter,
     pick_records,
@@ -69,6 +71,7 @@ from onelog.kernel.pure.scan import (
     scan_valid,
 )
 from onelog.kernel.pure.stage import MqttRoute, Stage
+from onelog.kernel.pure.tick import Ticker
 from onelog.kernel.pure.topics import (
     check_topic_chunks,
     lookup_topic_chunks,
@@ -100,6 +103,12 @@ __all__ = [
     "AmqpRoute",
     "BatchBuilder",
     "FileEnd",
+    "VisibleEnd",
+    "Unconcerned",
+    "Ticker",
+    "PartitionEnd",
+    "LogEnd",
+    "FeedSource",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",

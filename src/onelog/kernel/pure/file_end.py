@@ -1,4 +1,4 @@
-"""The end of a log file that grows, interpreted: where the next batch goes, and whether it may.
+"""The end of a log that grows, interpreted: where the next batch goes, and whether it may.
 
 Rules: `append_built` writes a batch if nothing else has to come first: a new segment, an index that
 is loaded, a file that is opened, space that is reserved, a fault that a test injects. Otherwise it
@@ -7,9 +7,11 @@ returns None with nothing changed, and the caller takes the long way, which does
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from onelog.base import faults
+from onelog.base.clock import Clock
+from onelog.base.errors import PartitionStopped
 from onelog.kernel.types import RAW_TOPIC_BYTES_MAX, RAW_TOPICS_MAX, REL_MAX
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class FileEnd:
         base_offset: int,
         leader_epoch: int,
         index_topics: bool,
-        now_ms: int,
+        at_ms: int,
     ) -> bytes | None:
         """Seal, write and note the staged records; None, with nothing done: take the long way."""
         indexes, writer, settings = self.indexes, self.writer, self.settings
@@ -59,7 +61,7 @@ class FileEnd:
             or at + size > self.reserved_bytes
             or at + size > settings.segment_bytes
             or rel + builder.count > REL_MAX
-            or not 0 <= now_ms - self.created_ms < settings.segment_age_ms
+            or not 0 <= at_ms - self.created_ms < settings.segment_age_ms
         ):
             return None
         pairs = b"" if topics is None else builder.topics()
@@ -85,3 +87,45 @@ class FileEnd:
         self.last_batch_at = at
         self.size_bytes = at + size
         return data
+
+
+class LogEnd:
+    """Where the next batch of a partition's log goes."""
+
+    __slots__ = ("active", "clock", "closed", "end", "frozen", "lock", "stopped", "unsaved_bytes")
+
+    lock: Any
+    """Guards this state; never held while the disk syncs."""
+    stopped: PartitionStopped | None
+    closed: bool
+    frozen: bool
+    """A truncation is running: nothing may be appended."""
+    end: int
+    unsaved_bytes: int
+    """Bytes that were appended since the checkpoint was written."""
+    active: Any
+    """The `FileEnd` of the segment that grows."""
+    clock: Clock
+
+    def append_built(
+        self, builder: BatchBuilder, leader_epoch: int, index_topics: bool
+    ) -> bytes | None:
+        """Append the staged records as one batch; None, with nothing done: take the long way."""
+        with self.lock:
+            if self.stopped is not None or self.closed or self.frozen:
+                return None
+            count, at_ms = builder.count, self.clock.now_ms()
+            try:
+                data: bytes | None = self.active.append_built(
+                    builder, self.end, leader_epoch, index_topics, at_ms
+                )
+            except OSError as error:
+                self.failed("append", error)
+            if data is not None:
+                self.unsaved_bytes += len(data)
+                self.end += count
+            return data
+
+    def failed(self, what: str, error: OSError) -> NoReturn:
+        """Turn an error of the system into one of ours."""
+        raise NotImplementedError

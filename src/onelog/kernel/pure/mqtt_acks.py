@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class MqttPass:
     def __init__(
         self,
         dirty: list[Stage],
-        clock: Callable[[], int],
+        clock: Clock,
         tick_soon: Callable[[], None],
         bytes_max: int,
         reason_of: Callable[[OnelogError], int] | None = None,
@@ -59,6 +60,14 @@ class MqttPass:
         self.answered_bytes = 0
         """Bytes of the answers to them."""
         self.now_ms = 0
+
+    def await_stages(self, dirty: list[Stage]) -> None:
+        """The pass ends: let its acknowledgements wait for the stages that are about to be
+        written."""
+        if self.acking:
+            for number, found in enumerate(self.take_acks()):
+                if found is not None:
+                    dirty[number].owner.rows.append((found, 0, 0))
 
     def take_acks(self) -> list[StageAcks | None]:
         """Per dirty stage the acknowledgements that wait for it; None: there are none."""

@@ -110,7 +110,7 @@ class MqttInput:
         clean = not turn.dirty
         self.heard = True
         if clean:
-            turn.now_ms = turn.clock()
+            turn.now_ms = turn.clock.now_ms()
         try:
             event = self.feed(data, turn.now_ms)
             if event is not None:

@@ -6,15 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onelog.kernel.pure.build import BatchBuilder
+    from onelog.kernel.pure.ends import PartitionEnd
 
 
 class Stage:
     """A partition's builder. It is on the shared list of dirty stages while records are staged."""
 
-    __slots__ = ("_spare", "builder", "dirty", "number", "owner")
+    __slots__ = ("_spare", "builder", "dirty", "end", "number", "owner")
 
-    def __init__(self, owner: Any, builder: BatchBuilder, dirty: list[Stage]) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        builder: BatchBuilder,
+        dirty: list[Stage],
+        end: PartitionEnd | None = None,
+    ) -> None:
         self.owner = owner
+        self.end = end
+        """The partition, if a tick may append to it without its owner."""
         self.builder = builder
         self._spare: BatchBuilder | None = None
         self.dirty = dirty

@@ -8,7 +8,6 @@ did not publish to.
 from __future__ import annotations
 
 from onelog.base.errors import OnelogError
-from onelog.kernel import MqttPass, Stage
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.packet_types import PacketType
 
@@ -16,12 +15,3 @@ from onelog.protocols.mqtt.packet_types import PacketType
 def puback_reason(error: OnelogError) -> int:
     """What a PUBACK says of a message that a partition did not take."""
     return int(reason_for(error, PacketType.PUBACK))
-
-
-def await_partitions(turn: MqttPass, dirty: list[Stage]) -> None:
-    """The pass ends: let its acknowledgements wait for the partitions that are about to be
-    written."""
-    for number, waiting in enumerate(turn.take_acks()):
-        if waiting is not None:
-            # As `Publisher.await_stage` does it, without a call more for each partition.
-            dirty[number].owner.rows.append((waiting, 0, 0))

@@ -20,9 +20,9 @@ from onelog.base.ids import Offset
 from onelog.broker import MAIN, Broker, LiveSource, PartitionHandle, Principal, Record
 from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
-from onelog.kernel import MqttFanout, MqttOutput, MqttPass, MqttRoute, Stage, check_topic
+from onelog.kernel import MqttFanout, MqttOutput, MqttPass, MqttRoute, check_topic
 from onelog.net import ConnectionCounters, Connections
-from onelog.protocols.mqtt.acknowledging import await_partitions, puback_reason
+from onelog.protocols.mqtt.acknowledging import puback_reason
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.exclusive import Exclusive
@@ -85,7 +85,7 @@ class Hub:
         self.clock = clock
         self.turn = MqttPass(
             broker.publisher.dirty,
-            clock.now_ms,
+            clock,
             broker.publisher.tick_soon,
             PASS_BYTES_MAX,
             puback_reason,
@@ -119,7 +119,7 @@ class Hub:
         self.retained: Retained
         self.routes = RouteTable(is_rewritten=bool(self.rewriter))
         self._undo = ExitStack()
-        hang(self._undo, broker.publisher.on_tick, self._tick)
+        hang(self._undo, broker.publisher.on_tick, self.turn.await_stages)
         hang(self._undo, broker.streams.on_change, self._streams_changed)
         self._undo.callback(authenticator.on_change(self.connections.user_changed))
         hang(self._undo, broker.authorizer.on_change, self._permissions_changed)
@@ -140,7 +140,10 @@ class Hub:
             await self.retained.catch_up()
             # Nothing runs between the two: the feed has all records from here on.
             traces = self.broker.traces
-            self.live.start(self if traces is None else TracedFeed(self, traces))
+            if traces is None:
+                self.live.start(self, fanout=self.fanout)
+            else:
+                self.live.start(TracedFeed(self, traces))
             await self.producer_ids.open()
             await self.shares.open()
             await self.delayed.open()
@@ -247,12 +250,6 @@ class Hub:
     def _streams_changed(self) -> None:
         self.routes.drop(self.broker.streams.touched)
 
-    # -- acknowledgements
-
-    def _tick(self, dirty: list[Stage]) -> None:
-        if self.turn.acking:
-            await_partitions(self.turn, dirty)
-
     # -- the way out
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
@@ -261,12 +258,23 @@ class Hub:
         following, touched, fallen = self.fanout.deliver(
             data, source.number, source.position, self.clock.now_ms(), topic
         )
+        self.handed_out(source, data, following, touched, fallen)
+        return following
+
+    def handed_out(
+        self,
+        source: LiveSource,
+        data: bytes | bytearray,
+        following: int,
+        touched: list[MqttOutput],
+        fallen: list[tuple[MqttOutput, int]],
+    ) -> None:
+        """The fan-out came to `following`: finish what it left."""
         if self.fanout.retained:
             self.fanout.retained = False
             self.retained.note_batches(source, data, following)
         source.position = following
         self._finish(source, touched, fallen)
-        return following
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
         """Give records that were read from the log to all sessions that follow the end."""

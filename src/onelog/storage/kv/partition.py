@@ -52,6 +52,8 @@ class KvLog:
         "_settings", "lock",
     )  # fmt: skip
 
+    log_end = None
+
     def __init__(
         self, db: KvDatabase, key: PartitionKey, number: int, settings: LogSettings, clock: Clock
     ) -> None:

@@ -43,6 +43,8 @@ _SPAN_MAX = 1 << 32
 class MemoryLog:
     """One partition's batches in memory."""
 
+    log_end = None
+
     def __init__(self, key: PartitionKey, settings: LogSettings, clock: Clock) -> None:
         self._key = key
         self._settings = settings

@@ -28,7 +28,7 @@ class PartitionSync:
     """Syncs one partition and keeps its checkpoint."""
 
     __slots__ = (
-        "_box", "_held", "_is_placed", "directory_dirty", "saved", "unsaved_bytes", "unsynced",
+        "_box", "_held", "_is_placed", "directory_dirty", "saved", "unsynced",
     )  # fmt: skip
 
     def __init__(self, held: PartitionState, found: RecoveredLog) -> None:
@@ -38,8 +38,6 @@ class PartitionSync:
         """The checkpoint on disk. Maintenance is held to change it."""
         self.unsynced: list[Segment] = []
         """Segments that were sealed since the last sync."""
-        self.unsaved_bytes = 0
-        """Appended since the checkpoint was written."""
         self.directory_dirty = False
         """A segment's file was made since the last sync."""
         self._is_placed = False
@@ -63,9 +61,9 @@ class PartitionSync:
             end, segment, sealed = held.end, held.active, list(self.unsynced)
             grown, self.directory_dirty = self.directory_dirty, False
             size = segment.size_bytes
-            save = save or grown or bool(sealed) or self.unsaved_bytes >= CHECKPOINT_BYTES
+            save = save or grown or bool(sealed) or self._held.unsaved_bytes >= CHECKPOINT_BYTES
             rows = [old.row() for old in held.segments[1]] if save else []
-            unsaved = self.unsaved_bytes
+            unsaved = self._held.unsaved_bytes
             writer = segment.writer
             file = writer.open() if writer is not None and writer.dirty and size else None
         try:
@@ -97,7 +95,7 @@ class PartitionSync:
         saved = self.next(end_offset=end, sealed=tuple(rows[:-1]), tail=rows[-1])
         if not self.save(saved, required=False):
             return False
-        self.unsaved_bytes -= unsaved
+        self._held.unsaved_bytes -= unsaved
         return True
 
     def _sync_names(self) -> None:
@@ -137,7 +135,7 @@ class PartitionSync:
             self._box.save(checkpoint)
         except OSError as error:
             if is_full(error) and not required:
-                self.unsaved_bytes = max(self.unsaved_bytes, CHECKPOINT_BYTES)
+                self._held.unsaved_bytes = max(self._held.unsaved_bytes, CHECKPOINT_BYTES)
                 return False
             self._held.failed("checkpoint", error)
         self.saved = checkpoint

@@ -19,7 +19,7 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.base.ids import Offset
-from onelog.kernel import bus_faults
+from onelog.kernel import LogEnd, bus_faults
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
@@ -27,13 +27,16 @@ from onelog.storage.segment.recovery import stem_of
 from onelog.storage.segment.segment import EngineShared, Segment
 
 
-class PartitionState:
+class PartitionState(LogEnd):
     """The state of one partition that all of its parts see."""
 
     __slots__ = (
-        "bus_faults", "closed", "directory", "durable", "end", "frozen", "lock", "maintenance",
-        "sealed_bytes", "segments", "settings", "shared", "start", "stopped", "unreadable",
+        "bus_faults", "directory", "durable", "maintenance", "sealed_bytes", "segments",
+        "settings", "shared", "start", "unreadable",
     )  # fmt: skip
+
+    active: Segment
+    """The segment that grows."""
 
     def __init__(self, directory: str, shared: EngineShared, settings: LogSettings) -> None:
         self.directory = directory
@@ -42,11 +45,12 @@ class PartitionState:
         self.lock = threading.RLock()
         self.maintenance = threading.RLock()
         self.start = Offset(0)
-        self.end = self.durable = 0
+        self.end = self.durable = self.unsaved_bytes = 0
+        self.clock = shared.clock
         self.segments: tuple[list[int], list[Segment]] = ([], [])
         """Base offsets and segments, for readers without a lock: always replaced as a whole."""
         self.sealed_bytes = 0
-        self.stopped: PartitionStopped | None = None
+        self.stopped = None
         self.unreadable: PartitionStopped | None = None
         """The error because of which nothing is read from the disk; bytes in memory are still
         read."""
@@ -54,18 +58,13 @@ class PartitionState:
         """The faults of mapped pages that were looked at (`kernel/_native/bus.pyx`)."""
         self.closed = False
         self.frozen = False
-        """A truncation is running: nothing may be appended."""
 
     # Segments. The lock is held.
-
-    @property
-    def active(self) -> Segment:
-        """The segment that grows."""
-        return self.segments[1][-1]
 
     def publish(self, segments: list[Segment]) -> None:
         """Replace the list of segments that readers see, at once."""
         self.sealed_bytes = sum(segment.size_bytes for segment in segments[:-1])
+        self.active = segments[-1]
         self.segments = ([segment.base_offset for segment in segments], segments)
 
     def empty_segment(self, base_offset: int) -> Segment:

@@ -38,12 +38,12 @@ from onelog.storage.segment.segment import EngineShared, Segment
 class SegmentLog:
     """One partition's log."""
 
-    __slots__ = ("_durability", "_held", "_reader", "clean", "read", "recovery")
+    __slots__ = ("_durability", "_held", "_reader", "clean", "log_end", "read", "recovery")
 
     def __init__(
         self, directory: str, shared: EngineShared, settings: LogSettings, *, trusted: bool
     ) -> None:
-        held = self._held = PartitionState(directory, shared, settings)
+        held = self.log_end = self._held = PartitionState(directory, shared, settings)
         found = LogRecovery(directory, shared, held.lock, settings).run(trusted)
         held.start = Offset(found.checkpoint.start_offset)
         held.end = held.durable = found.end_offset
@@ -128,25 +128,14 @@ class SegmentLog:
             if segment.size_bytes == 0:
                 segment.created_ms = held.shared.clock.now_ms()
             segment.note(batches, size, entries)
-            durability.unsaved_bytes += size
+            held.unsaved_bytes += size
             held.end = last + 1
 
     def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
         """Seal the staged records as one batch at the end and append it. Returns the batch."""
-        held = self._held
-        with held.lock:
-            if held.stopped is None and not held.closed and not held.frozen:
-                count, now_ms = builder.count, held.shared.clock.now_ms()
-                try:
-                    data = held.segments[1][-1].append_built(
-                        builder, held.end, leader_epoch, index_topics, now_ms
-                    )
-                except OSError as error:
-                    held.failed("append", error)
-                if data is not None:  # the usual case: it fits the active segment
-                    self._durability.unsaved_bytes += len(data)
-                    held.end += count
-                    return data
+        data = self.log_end.append_built(builder, leader_epoch, index_topics)
+        if data is not None:  # the usual case: it fits the active segment
+            return data
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     def _prepare(self, segment: Segment) -> None:

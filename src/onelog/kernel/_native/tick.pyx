@@ -1,0 +1,118 @@
+"""The tick, compiled: what was staged in a pass is written, shown and answered in one call.
+
+Rules:
+- A tick first takes all staged records together with the calls that wait for them, then it writes,
+  in the order in which it took them. So a tick may come at any time, also within another one.
+- A batch that needs no look is written here (`ends.pyx`), and MQTT's acknowledgements are answered
+  here. Python writes every other batch and answers every other call (`writing`).
+- Nothing that raises keeps the next batch from being written.
+"""
+
+from libc.stdint cimport int64_t
+
+from onelog.kernel._native.ends cimport PartitionEnd
+from onelog.kernel._native.mqtt_acks cimport StageAcks
+from onelog.kernel._native.stage cimport Stage
+
+from onelog.base import faults
+
+cdef dict ARMED = faults.armed
+
+
+cdef class Taken:
+    """The records that a tick took from one stage, and the calls that wait for them."""
+
+
+cdef class Ticker:
+    """Writes what is staged at the end of a pass."""
+
+    def __init__(self, list dirty not None, call_soon, writing):
+        self.dirty = dirty
+        self.on_tick = []
+        self.call_soon = call_soon
+        self.writing = writing
+        self.taken = []
+        self.tick_bound = self.tick
+
+    def tick_soon(self):
+        """Make sure that staged records are written at the end of this pass."""
+        if self.dirty and not self.ticking:
+            self.ticking = True
+            self.call_soon(self.tick_bound)
+
+    def tick(self):
+        """Write every dirty partition: one batch, one append each."""
+        cdef Stage stage
+        cdef Taken row
+        if not self.dirty:
+            self.ticking = False
+            return
+        self.ticks += 1
+        self.ticking = True
+        for listener in self.on_tick:
+            try:
+                listener(self.dirty)
+            except Exception as error:
+                self.writing.listener_raised(error)
+        self.ticking = False
+        for stage in self.dirty:
+            row = Taken.__new__(Taken)
+            row.stage = stage
+            row.count = stage.builder.records
+            row.builder = stage.take()
+            row.rows = stage.owner.rows
+            if row.rows:
+                stage.owner.rows = []
+            else:
+                row.rows = None
+            self.taken.append(row)
+        self.dirty.clear()
+        self._write_all()
+
+    def write_all(self):
+        """Write what ticks took, also an outer one."""
+        self._write_all()
+
+    cdef int _write_all(self) except -1:
+        cdef Taken row
+        while self.next < len(self.taken):
+            row = <Taken> self.taken[self.next]
+            self.next += 1
+            if self.next == len(self.taken):  # a write may wake a publisher that ticks
+                self.taken.clear()
+                self.next = 0
+            self._write(row)
+        return 0
+
+    cdef int _write(self, Taken row) except -1:
+        cdef PartitionEnd end = row.stage.end
+        cdef int64_t base = -1
+        if end is not None and not ARMED:
+            try:
+                base = end.put(row.builder, row.builder.tag_topics)
+            except Exception as error:
+                self.writing.failed(row.rows or [], error)
+                row.stage.give_back(row.builder)
+                return 0
+        if base < 0:
+            self.writing.write(row.stage, row.builder, row.count, row.rows or [])
+            return 0
+        self.messages += row.count
+        if row.rows is not None:
+            self._answer(row, base)
+        row.stage.give_back(row.builder)
+        return 0
+
+    cdef int _answer(self, Taken row, int64_t base) except -1:
+        """The records are visible: tell the calls that wait for them."""
+        cdef object call
+        if len(row.rows) == 1:
+            call = (<tuple> row.rows[0])[0]
+            if type(call) is StageAcks:
+                try:
+                    (<StageAcks> call).finish(1, None)
+                except Exception as error:
+                    self.writing.call_raised(call, error)
+                return 0
+        self.writing.answer(row.stage, base, row.rows)
+        return 0
