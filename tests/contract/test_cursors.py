@@ -340,7 +340,7 @@ async def test_waits_that_time_out_or_are_cancelled_leave_nothing_behind(
                 await waiting
         partitions = broker.streams.get("main").partitions
         assert sum(row.visible.waiting for row in partitions) == 0
-        assert all(len(row.visible._stable_waiters.rows) <= 65 for row in partitions)
+        assert all(len(row.visible.stable_waiters.rows) <= 65 for row in partitions)
         assert not cursor.reading._waits
         assert not cursor.reading._registry._listeners
         if isinstance(cursor, QueueCursor):

@@ -144,11 +144,9 @@ async def test_a_gap_in_what_is_fed_is_read_from_the_log(tmp_path: Path) -> None
         await broker.streams.create(StreamConfig(name="s", captures=("a",)))
         picky = Picky(broker, nothing)
         (source,) = [row for row in picky.live.sources() if row.stream.name == "s"]
-        feed = source.feed
-        assert feed is not None
-        source.partition.unfollow(feed)
+        source.partition.unfollow(source)
         await say(broker, "a", "unheard")
-        source.partition.follow(feed)
+        source.partition.follow(source)
         await say(broker, "a", "heard")
         assert [value for _stream, value in picky.seen] == [b"unheard", b"heard"]
 

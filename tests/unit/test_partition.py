@@ -220,7 +220,7 @@ async def test_a_partition_of_append_times_gives_every_record_the_time_of_its_ap
     syncer: Syncer, clock: ManualClock
 ) -> None:
     partition = make_partition(memory_log(clock), syncer, clock)
-    partition.timestamps = Timestamps.APPEND
+    partition.stamps = True
     clock.advance(0.005)
     mine = put(partition, row(b"k", b"v", timestamp_ms=1), producer=(9, 0, 0))
     assert mine.append_time_ms == NOW_MS + 5

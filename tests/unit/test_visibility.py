@@ -268,6 +268,29 @@ async def test_who_writes_on_while_a_gap_is_read_back_comes_in_order(
     engine.close()
 
 
+async def test_a_feed_that_comes_while_a_gap_is_read_gets_nothing_from_before(
+    gated: GatedLog, syncer: Syncer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held behind the gap is visible, too, and not fed yet."""
+    monkeypatch.setattr("onelog.log.visibility.SLICE_BYTES", 1)
+    partition, _shared = bounded(gated, syncer, clock, 2_000)
+    fed, late = list[int](), list[int]()
+    partition.follow(collector(fed))
+    for _ in range(20):
+        put(partition, row(b"k", b"v" * 100))
+    put(partition, row(b"k", b"v"))
+    end = int(partition.end_offset)
+    assert partition.visible.unseen
+    partition.visible.advance(Offset(end))  # as the end of the sync does
+    assert len(fed) < end, "one slice a pass"
+    partition.follow(collector(late))
+    await synced(gated, lambda: len(fed) == end)
+    assert late == []
+    placed = put(partition, row(b"k", b"v"))
+    await synced(gated, lambda: len(fed) == placed.end_offset)
+    assert late == [end]
+
+
 async def test_a_feed_that_comes_during_a_sync_misses_nothing_of_it(
     gated: GatedLog, syncer: Syncer, clock: ManualClock
 ) -> None:

@@ -102,7 +102,8 @@ class Visibility(VisibleEnd):
         self._unseen_bytes = 0
         self.gap_start = self.gap_end = Offset(0)
         self._late: dict[LiveFeed, Offset] = {}
-        """Feeds that began while a gap was being read, and where each began."""
+        """Feeds that began while a gap was being read, and where each began: batches behind the gap
+        may lie below that, too."""
         self.feeding = self._scheduled = False
 
     @property
@@ -251,7 +252,6 @@ class Visibility(VisibleEnd):
                     self._troubles.note(FEED, self._place, error, offset=int(self.gap_start))
                 self.gap_start = upto
         if not self._has_gap:
-            self._late.clear()
             return True
         if self.gap_start < self.high_watermark:
             self._scheduled = True
@@ -265,8 +265,11 @@ class Visibility(VisibleEnd):
 
     def _give(self, data: bytes | bytearray, topics: bytes | None) -> None:
         self.fed_topics = topics
+        base = int.from_bytes(data[:8], "big") if self._late else 0
+        if self._late and base >= max(self._late.values()):
+            self._late.clear()
         for feed in self.feeds:
-            if self._late and int.from_bytes(data[:8], "big") < self._late.get(feed, 0):
+            if self._late and base < self._late.get(feed, 0):
                 continue
             try:
                 feed(data)
