@@ -27,7 +27,7 @@ from onelog.kernel import (
     scan_batches,
 )
 from onelog.log import partition as partition_module
-from onelog.log.partition import Durability, Partition, Timestamps
+from onelog.log.partition import Durability, Partition
 from onelog.log.progress import Role
 from onelog.log.replay import replay_state
 from onelog.log.syncer import Syncer
