@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from onelog.base.clock import Clock
 from onelog.base.errors import InvalidRequest, OnelogError
@@ -27,7 +27,7 @@ from onelog.base.ids import Offset
 from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
-from onelog.kernel import MqttFanout, Unconcerned, scan_batches
+from onelog.kernel import Unconcerned, scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.moves import Move
@@ -77,7 +77,7 @@ class Live:
         self._owner = owner
         self.listener: LiveListener | None = None
         """Hears of every batch; None: nobody does (yet, or any more)."""
-        self._fanout: MqttFanout | None = None
+        self._fanout: Any = None
         self._unconcerned: Unconcerned | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
         self._by_stream: dict[str, list[LiveSource]] = {}
@@ -102,7 +102,7 @@ class Live:
         self,
         listener: LiveListener,
         *,
-        fanout: MqttFanout | None = None,
+        fanout: Any = None,
         unconcerned: Unconcerned | None = None,
     ) -> None:
         """Let a protocol follow every partition from now on, also those of later streams.

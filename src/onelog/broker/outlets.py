@@ -79,7 +79,7 @@ class LocalOutlet:
 
 
 def failure_of(error: Exception) -> OnelogError:
-    """What the callers of a write are told that raised."""
+    """The error for the callers of a write that raised."""
     return without_frames(error if isinstance(error, OnelogError) else StorageError(str(error)))
 
 

@@ -7,10 +7,7 @@ to MQTT's fan-out, or over a listener that is not concerned. What is left to do 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from onelog.kernel.pure.mqtt_fanout import MqttFanout
+from typing import Any
 
 
 class Unconcerned:
@@ -44,7 +41,7 @@ class FeedSource:
     missed: bool
     """Whether records became visible while the listener was called."""
     clock: Any
-    fanout: MqttFanout | None
+    fanout: Any
     """The listener's part in the kernel; None: it has none."""
     unconcerned: Unconcerned | None
     """Whether the listener is concerned may be remembered until the turn of this changes."""
