@@ -10,6 +10,7 @@ there is a Node. One build runs at a time, and its files take the place of the o
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import gzip
@@ -253,18 +254,39 @@ def locked() -> Iterator[None]:
         yield
 
 
+def parsed(words: list[str]) -> argparse.Namespace:
+    """The options. Ends the process for `--help` and for words that mean nothing."""
+    said = argparse.ArgumentParser(
+        prog="tools/console.py",
+        description="Build the web console, if its sources or the API changed since the last time.",
+    )
+    choice = said.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--if-possible",
+        action="store_true",
+        help="go on with a warning where Node or a registry is missing",
+    )
+    choice.add_argument(
+        "--has-node",
+        action="store_true",
+        help="build nothing; the exit code says whether there is a Node that is new enough",
+    )
+    return said.parse_args(words)
+
+
 def main(words: list[str]) -> int:
     """Build; the exit code."""
+    wanted = parsed(words)
     try:
-        if "--has-node" in words:
+        if wanted.has_node:
             node_environment()
         else:
             with locked():
                 build()
     except CannotBuild as error:
-        if "--has-node" in words:
+        if wanted.has_node:
             return 1
-        if "--if-possible" not in words:
+        if not wanted.if_possible:
             sys.stderr.write(f"onelog: the web console cannot be built: {error}\n")
             return 1
         sys.stderr.write(f"onelog: going on without the web console: {error}\n")
