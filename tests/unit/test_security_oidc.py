@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -353,6 +353,27 @@ async def test_a_login_at_the_provider_that_is_not_whole_is_refused(tmp_path, wr
                 assert (await api.client.get(back)).status_code == 302
             answer = await api.client.get(back)
             assert answer.status_code == (403 if wrong == "no role" else 401), answer.text
+
+
+async def test_a_person_whose_login_failed_sees_a_page_that_says_what_to_do(tmp_path):
+    with provider() as found:
+        async with await oidc_api(tmp_path, found) as api:
+            await api.authenticator.users.add("root", "secret", scram=False, administrator=True)
+            configured(api, found)
+            begun = await api.client.get("/oidc/login")
+            back = urlsplit(found.log_in(begun.headers["location"]))
+            state = dict(parse_qsl(back.query))["state"]
+            denied = f"{back.path}?state={state}&error=%3Cscript%3Ealert(1)%3C/script%3E"
+            page = await api.client.get(denied, headers={"accept": "text/html,*/*;q=0.8"})
+            assert page.status_code == 401
+            assert page.headers["content-type"].startswith("text/html")
+            assert "script-src" not in page.headers["content-security-policy"]
+            assert "the identity provider refused the login: &lt;script&gt;" in page.text.lower()
+            assert "<script" not in page.text
+            for way in ('href="/oidc/login"', 'href="/console/"'):
+                assert way in page.text
+            again = await api.client.get(denied)  # a program
+            assert again.json()["error"]["code"] == "not_authenticated"
 
 
 async def test_without_a_client_id_there_is_no_login_at_a_provider(tmp_path):

@@ -8,6 +8,7 @@ Rules:
   are checked, then the same claims as of any token say who it is. The session is as long as one by
   password.
 - The provider is asked in a thread. Its answers never appear in ours.
+- A login that fails is a page that says what to do (`login_page.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,12 +32,14 @@ from starlette.routing import Route
 from onelog.admin.api.auditing import note_failed_login, peer_host
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.logins import LIFETIME_S, LoginSessions, cookie_header
+from onelog.admin.login_page import login_failure
 from onelog.base.clock import Clock
 from onelog.base.errors import (
     InvalidRequest,
     NotAuthenticated,
     NotAuthorized,
     NotFound,
+    OnelogError,
     Unavailable,
 )
 from onelog.config.model import Tokens as TokenKeys
@@ -86,8 +90,8 @@ class OidcLogin:
     def routes(self) -> list[Route]:
         """Where browsers go and come back."""
         return [
-            Route(LOGIN_PATH, self.begin, methods=["GET"]),
-            Route(CALLBACK_PATH, self.finish, methods=["GET"]),
+            Route(LOGIN_PATH, _with_page(self.begin), methods=["GET"]),
+            Route(CALLBACK_PATH, _with_page(self.finish), methods=["GET"]),
         ]
 
     @property
@@ -219,6 +223,20 @@ class OidcLogin:
             ) from None
         finally:
             self._exchanging -= 1
+
+
+def _with_page(
+    handler: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Let people see a page when a login fails."""
+
+    async def respond(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except OnelogError as error:
+            return await login_failure(request, error, LOGIN_PATH)
+
+    return respond
 
 
 def _ask(url: str, form: dict[str, str], secret_file: str, ca_file: str) -> bytes:
