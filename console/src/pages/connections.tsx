@@ -75,7 +75,7 @@ export default function ConnectionsPage({ query }: PageProps): JSX.Element {
   return (
     <>
       <Head title="Connections" about="Clients that are connected now, whatever they speak.">
-        <Search value={search} onChange={setSearch} label="Search client, user, address" />
+        <Search value={search} onChange={setSearch} label="Search clients" about="Search client, user, address" />
         <Choice
           label="Protocol"
           value={protocol}

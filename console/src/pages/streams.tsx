@@ -53,7 +53,7 @@ function List(): JSX.Element {
         title="Streams"
         about="A stream is a log on disk. It captures the topics that its filters match; every other topic goes to main."
       >
-        <Search value={search} onChange={setSearch} label="Search streams and captures" />
+        <Search value={search} onChange={setSearch} label="Search streams" about="Search streams and captures" />
         <label class="row">
           <input
             type="checkbox"

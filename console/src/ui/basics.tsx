@@ -122,10 +122,13 @@ export function Facts({ rows }: {
   );
 }
 
-export function Search({ value, onChange, label = "Search" }: {
+export function Search({ value, onChange, label = "Search", about = label }: {
   value: string;
   onChange: (text: string) => void;
+  /** What the empty field says: short, it has to fit on a phone. */
   label?: string;
+  /** The same with all that is searched. */
+  about?: string;
 }): JSX.Element {
   return (
     <input
@@ -134,7 +137,8 @@ export function Search({ value, onChange, label = "Search" }: {
       data-search
       maxLength={1024}
       placeholder={`${label}  ( / )`}
-      aria-label={label}
+      title={about}
+      aria-label={about}
       value={value}
       onInput={(event) => onChange(event.currentTarget.value)}
     />

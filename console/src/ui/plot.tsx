@@ -31,6 +31,22 @@ function clock(seconds: number): string {
     .join(":");
 }
 
+/** Distances of marks in time; labels have seconds, so that two marks are a second apart. */
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400];
+/** The shortest time that is drawn. */
+const SPAN_S = 10;
+
+/** Distances of marks, from the smallest at which two labels are not the same. */
+function stepsOf(format: PlotProps["format"]): number[] {
+  const least = format(0.1) === format(0) || format(0.1) === format(0.2) ? 0 : -1;
+  const powers = Array.from({ length: 18 - least }, (_, at) => 10 ** (at + least));
+  return powers.flatMap((power) => [power, 2 * power, 5 * power]);
+}
+
+function timeRange(_plot: uPlot, low: number | null, high: number | null): uPlot.Range.MinMax {
+  return low === null || high === null ? [0, SPAN_S] : [Math.min(low, high - SPAN_S), high];
+}
+
 function optionsOf(props: PlotProps, width: number): uPlot.Options {
   const axis = {
     stroke: colour("faint"),
@@ -47,10 +63,20 @@ function optionsOf(props: PlotProps, width: number): uPlot.Options {
       markers: { width: 0, fill: (_plot, at) => colour(props.lines[at - 1]?.color ?? "faint") },
     },
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-    scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
+    scales: { x: { range: timeRange }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [
-      { ...axis, values: (_plot, marks) => marks.map(clock), space: 70 },
-      { ...axis, values: (_plot, marks) => marks.map((mark) => props.format(mark)), size: 62 },
+      {
+        ...axis,
+        values: (plot, marks) => marks.map((mark) => (plot.data[0].length > 0 ? clock(mark) : "")),
+        incrs: SECONDS,
+        space: 70,
+      },
+      {
+        ...axis,
+        values: (_plot, marks) => marks.map((mark) => props.format(mark)),
+        incrs: stepsOf(props.format),
+        size: 62,
+      },
     ],
     series: [
       {},
