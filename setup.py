@@ -57,6 +57,8 @@ MODULES = [
     "kafka_response",
     "kafka_tag",
     "kafka_view",
+    "outbox",
+    "sockets",
 ]
 DIRECTIVES = {
     "language_level": 3,
@@ -185,6 +187,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"onelog.kernel._native.{name}",
             [str(NATIVE / f"{name}.pyx")],
+            include_dirs=[str(NATIVE)],
             depends=[str(NATIVE / f"{name}.pyx"), *shared],
             define_macros=[("ONELOG_SOURCES", f'"{origin.digest(NATIVE, name)}"')],
             extra_compile_args=flags,

@@ -5,6 +5,7 @@ The figure is what one second of the broker's CPU moves, because the machine's o
 it least. Other work only ever slows a round down, so the value compares the best quarter of the
 rounds of both, and who goes first changes from round to round. The base is checked out below
 `build` and its kernel is compiled there once. `--base-tree` takes a folder that is there already.
+`--base-set` and `--set` give one side another setting; with `--base-tree .` nothing else differs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import amqp, amqp_load, kafka, kafka_load, mqtt
@@ -45,7 +46,9 @@ def tree_of(base: str) -> Path:
 
 
 @contextlib.contextmanager
-def broker(tree: Path, protocol: str, durability: str) -> Iterator[tuple[int, int]]:
+def broker(
+    tree: Path, protocol: str, durability: str, settings: Sequence[str] = ()
+) -> Iterator[tuple[int, int]]:
     """A broker of a tree that serves one protocol; its port and pid."""
     port = mqtt.free_port()
     # The base may know fewer listeners, and more are on by default there: each is named.
@@ -56,6 +59,7 @@ def broker(tree: Path, protocol: str, durability: str) -> Iterator[tuple[int, in
         *(f"listeners.{name}.enabled=false" for name in others),
         f'defaults.stream.durability="{durability}"',
         'limits.page_cache_bytes="256MiB"',
+        *settings,
     ]
     if protocol == "mqtt":
         values += ["mqtt.limits.inflight=65535", "mqtt.limits.connects_per_second=0"]
@@ -109,15 +113,20 @@ def best(figures: list[float]) -> float:
     return median(top[: max(1, len(top) // 4)])
 
 
-def measure(base: Path, words: list[str], rounds: int) -> list[Row]:
-    """Every case whose name has all the words."""
+def measure(
+    base: Path, words: list[str], rounds: int, settings: tuple[Sequence[str], Sequence[str]]
+) -> list[Row]:
+    """Every case whose name has all the words; `settings` of the base and of this tree."""
     rows = []
     for name, protocol, durability, case in cases():
         if not all(word.lower() in name.lower() for word in words):
             continue
         was: list[float] = []
         now: list[float] = []
-        with broker(base, protocol, durability) as old, broker(ROOT, protocol, durability) as new:
+        with (
+            broker(base, protocol, durability, settings[0]) as old,
+            broker(ROOT, protocol, durability, settings[1]) as new,
+        ):
             case(*old), case(*new)  # both are warm
             sides = [(was, old), (now, new)]
             for _round in range(rounds):
@@ -136,12 +145,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--base", default="HEAD~1", help="the commit to compare with")
     parser.add_argument("--base-tree", type=Path, help="a folder with it, kernel compiled")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--base-set", action="append", default=[], help="a setting of the base")
+    parser.add_argument("--set", action="append", default=[], help="a setting of this tree")
     chosen = parser.parse_args(arguments)
     mqtt.build_load()
     amqp_load.build()
     kafka_load.build()
     base = chosen.base_tree or tree_of(chosen.base)
-    report("against", measure(base.resolve(), chosen.words, chosen.rounds))
+    settings = chosen.base_set, chosen.set
+    report("against", measure(base.resolve(), chosen.words, chosen.rounds, settings))
     return 0
 
 

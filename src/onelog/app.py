@@ -59,6 +59,7 @@ from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.binding import listener_tls
 from onelog.net.control import ControlServer
+from onelog.net.sockets import chosen_backend
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
 from onelog.queues.addresses import STREAM_PREFIX
 from onelog.security import ban_commands, token_commands
@@ -224,6 +225,7 @@ class Server:
             troubles=self.troubles,
             info=self.info,
         )
+        _log.info("plain TCP", backend=chosen_backend(self._loaded.config.net.backend))
         async with contextlib.AsyncExitStack() as closing:
             for name, make in PROTOCOLS.items():
                 server = make(around)
@@ -421,7 +423,8 @@ class Server:
 
     def _samples(self) -> Iterator[Sample]:
         info = self.info()
-        labels = (("version", info.version), ("kernel", info.kernel))
+        sockets = chosen_backend(self._loaded.config.net.backend)
+        labels = (("version", info.version), ("kernel", info.kernel), ("sockets", sockets))
         yield Sample("onelog_build_info", "What this process runs.", "gauge", 1, labels)
         yield Sample("onelog_uptime_seconds", "Seconds since the start.", "gauge", info.uptime_s)
         ready = float(self.health.ready().ok)

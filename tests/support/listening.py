@@ -1,9 +1,14 @@
-"""Listeners for tests: a protocol that echoes, on a real socket, on asyncio or on uvloop."""
+"""Listeners for tests: a protocol that echoes, on a real socket, on asyncio or on uvloop.
+
+The name of a loop may end in that of a back end for plain TCP: `uvloop-epoll`. Without it the loop
+itself serves.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 import ssl
 import struct
@@ -26,9 +31,13 @@ from onelog.net import (
     start_listener,
 )
 from onelog.net.proxy import SIGNATURE
+from onelog.net.sockets import chosen_backend
 
 DEADLINE_S = 30.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+SERVED = (*LOOPS, *(f"{name}-epoll" for name in LOOPS if chosen_backend("auto") == "epoll"))
+"""Every way in which plain TCP is served here."""
+_backend = contextvars.ContextVar("backend", default="loop")
 
 
 SUBPROTOCOL = "mqtt"
@@ -42,8 +51,10 @@ def over_websocket(**changes) -> WebSocketSettings:
 def run_on(loop_name: str, main: Callable[[], Awaitable[None]]) -> None:
     """Run a coroutine on a kind of loop, with a deadline; no error may go unseen."""
     problems = []
+    loop_name, _, backend = loop_name.partition("-")
 
     async def bounded():
+        _backend.set(backend or "loop")
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: problems.append(context))
         async with asyncio.timeout(DEADLINE_S):
@@ -142,6 +153,7 @@ async def listening(limits=None, **options) -> AsyncIterator[Running]:
     book = Book()
     gate = WatchedGate(limits or GateLimits())
     listener = bind("test", "127.0.0.1", 0)
+    options.setdefault("backend", _backend.get())
     served = await start_listener(listener, lambda peer: Echo(peer, book), gate, **options)
     try:
         yield Running(served, book, gate)

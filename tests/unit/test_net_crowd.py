@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from onelog.net import server
-from tests.support.listening import LOOPS, listening, run_on, server_tls, write_tls_files
+from tests.support.listening import SERVED, listening, run_on, server_tls, write_tls_files
 
 CROWD = 40
 KEPT_MAX = 22
@@ -33,7 +33,7 @@ def crowd(port: int) -> Iterator[list[socket.socket]]:
             sock.close()
 
 
-@pytest.fixture(params=sorted(LOOPS))
+@pytest.fixture(params=SERVED)
 def on_loop(request):
     return partial(run_on, request.param)
 

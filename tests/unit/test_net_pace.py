@@ -11,7 +11,7 @@ import trustme
 
 from onelog.net.pace import LINGER_S
 from tests.support.listening import (
-    LOOPS,
+    SERVED,
     Echo,
     client_tls,
     end,
@@ -24,7 +24,7 @@ HIGH = 64 * 1024
 CHUNK = bytes(64 * 1024)
 
 
-@pytest.fixture(params=sorted(LOOPS))
+@pytest.fixture(params=SERVED)
 def on_loop(request):
     return partial(run_on, request.param)
 

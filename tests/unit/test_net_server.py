@@ -17,7 +17,7 @@ import trustme
 from onelog.net import GateLimits, ProxySettings, bind, server
 from onelog.net.proxy import SIGNATURE
 from tests.support.listening import (
-    LOOPS,
+    SERVED,
     client_tls,
     end,
     listening,
@@ -29,7 +29,7 @@ from tests.support.listening import (
 )
 
 
-@pytest.fixture(params=sorted(LOOPS))
+@pytest.fixture(params=SERVED)
 def on_loop(request):
     return partial(run_on, request.param)
 

@@ -339,6 +339,19 @@ class Limits(Section, frozen=True, kw_only=True):
     ] = 0
 
 
+class Net(Section, frozen=True, kw_only=True):
+    """How connections are served."""
+
+    backend: Annotated[
+        Literal["auto", "loop", "epoll"],
+        Meta(
+            description="What reads and writes plain TCP connections: the broker's own set of"
+            " sockets (epoll), the event loop (loop), or the better one that works here (auto)."
+            " TLS, WebSocket, PROXY headers and HTTP always have the event loop."
+        ),
+    ] = "auto"
+
+
 class Cursors(Section, frozen=True, kw_only=True):
     """The state of consumers."""
 
@@ -376,6 +389,7 @@ class Config(Section, frozen=True, kw_only=True):
     ] = "./data"
     node: Node = Node()
     listeners: Listeners = Listeners()
+    net: Net = Net()
     security: Security = Security()
     mqtt: Mqtt = Mqtt()
     kafka: Kafka = Kafka()

@@ -1,9 +1,9 @@
 """The hot loops: record batches, topics and wire pieces as whole-buffer operations.
 
-Rules: nothing here knows sockets, and only `FileEnd` writes to a file. Buffers are borrowed
-for the call. Bad bytes raise CorruptBatch, whatever they are. The compiled module is used if it
-exists; `ONELOG_PURE=1` chooses the interpreted twin, from which mypy reads the types, too. The twin
-also runs when the compiled module cannot be loaded, and `kernel/condition.py` reports that.
+Rules: only `FileEnd` writes to a file, and only `SocketSet` knows sockets and the loop. Buffers are borrowed for the call. Bad bytes raise CorruptBatch, whatever they are.
+The compiled module is used if it exists; `ONELOG_PURE=1` chooses the interpreted twin, from which
+mypy reads the types, too. The twin also runs when the compiled module cannot be loaded, and
+`kernel/condition.py` reports that.
 """
 
 import os
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         MqttRoute,
         PartitionEnd,
         Slices,
+        SocketSet,
+        SocketTransport,
         Stage,
         StageAcks,
         Ticker,
@@ -158,6 +160,8 @@ __all__ = [
     "REL_MAX",
     "SNAPSHOT_BYTES",
     "Slices",
+    "SocketSet",
+    "SocketTransport",
     "Stage",
     "StageAcks",
     "TIMESTAMP_MS_MAX",

@@ -18,6 +18,7 @@ from onelog.net.gate import Gate, GateLimits
 from onelog.net.listener import Listener, bind
 from onelog.net.peer import Peer, StreamProtocol
 from onelog.net.server import ProxySettings, ServedListener, start_listener
+from onelog.net.sockets import AUTO, chosen_backend
 from onelog.net.tls import Tls, TlsSettings
 from onelog.net.websocket import WebSocketSettings
 from onelog.observe import Troubles
@@ -63,8 +64,15 @@ class ConnectionBounds(Protocol):
 class ProtocolListeners:
     """All listeners of one protocol, and the gate before them."""
 
-    def __init__(self, clock: Clock, bounds: ConnectionBounds, alpn: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        bounds: ConnectionBounds,
+        alpn: Sequence[str] = (),
+        backend: str = AUTO,
+    ) -> None:
         self._clock = clock
+        self._backend = backend
         self._alpn = tuple(alpn)
         self._write_timeout_s = bounds.write_timeout_ms / 1000
         self.gate = Gate(
@@ -85,6 +93,7 @@ class ProtocolListeners:
         websocket: Callable[[StreamListener], WebSocketSettings | None] = lambda _settings: None,
     ) -> None:
         """Take the port of every enabled listener. Raises Conflict or ConfigError."""
+        chosen_backend(self._backend)
         try:
             for name, settings in listeners.items():
                 if settings.enabled:
@@ -129,6 +138,7 @@ class ProtocolListeners:
                 proxy=bound.proxy,
                 handshake_timeout_s=handshake_timeout_s,
                 write_timeout_s=self._write_timeout_s,
+                backend=self._backend,
             )
             served.troubles = troubles
             if bound.tls is not None:

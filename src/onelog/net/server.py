@@ -4,7 +4,9 @@ Rules:
 - A connection over a limit is closed at once, before a byte is read or a key is exchanged.
 - PROXY header, TLS handshake and WebSocket upgrade share one deadline. TLS begins when the peer has
   sent its ClientHello.
-- Nothing of ours stands between the loop and a protocol over TCP or TLS: a read is one call of its
+- Plain TCP is served by the sockets that `net.backend` names (`sockets.py`), everything else by the
+  loop's transports.
+- Nothing of ours stands between these and a protocol over TCP or TLS: a read is one call of its
   `data_received`. A guard sees the beginning and the end of a connection, to count it, and the
   reads of a peer that is behind with reading (`pace.py`).
 - Works on asyncio and on uvloop. Established connections belong to their protocol: closing the
@@ -32,6 +34,7 @@ from onelog.net.gate import Gate
 from onelog.net.listener import Listener
 from onelog.net.pace import PacedTransport
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, Via
+from onelog.net.sockets import AUTO, SharedSockets, open_sockets
 from onelog.net.tls import Tls
 from onelog.net.websocket import WebSocketServer, WebSocketSettings
 from onelog.observe import Troubles, get_logger
@@ -61,7 +64,7 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
 class ServedListener:
     """A listener that accepts connections; made by `start_listener`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is named by the caller
         self,
         listener: Listener,
         factory: ProtocolFactory,
@@ -72,6 +75,7 @@ class ServedListener:
         proxy: ProxySettings | None,
         handshake_timeout_s: float,
         write_timeout_s: float,
+        backend: str,
     ) -> None:
         self.listener = listener
         self.troubles = Troubles(SystemClock())
@@ -92,6 +96,8 @@ class ServedListener:
         self._loopback = listener.is_loopback
         self._servers: list[asyncio.Server] = []
         self._accepting: list[socket.socket] = []
+        is_plain = tls is None and websocket is None and proxy is None
+        self._sockets: SharedSockets | None = open_sockets(backend) if is_plain else None
         self._handshakes: dict[asyncio.Task[None], _Guard] = {}
         self._closing = False
         secure, frames = tls is not None, websocket is not None
@@ -100,7 +106,7 @@ class ServedListener:
     async def start(self) -> None:
         """Begin to accept."""
         for sock in self.listener.sockets:
-            if self._tls is None and self._proxy is None:
+            if self._tls is None and self._proxy is None and self._sockets is None:
                 # The loop's own server: the cheapest way to accept. asyncio accepts a whole backlog
                 # per pass, so it gets a small one; uvloop accepts one connection.
                 make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
@@ -108,6 +114,8 @@ class ServedListener:
                 sock.listen(BACKLOG)
                 self._servers.append(server)
             else:
+                # Connections have it from the socket that listens.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.listen(BACKLOG)
                 self._accepting.append(sock)
                 self._loop.add_reader(sock.fileno(), self._accept, sock)
@@ -120,6 +128,8 @@ class ServedListener:
         for sock in self._accepting:
             self._loop.remove_reader(sock.fileno())
         self._accepting.clear()
+        if self._sockets is not None:
+            self._sockets.close()
         for task, guard in self._handshakes.items():
             if not guard.made:  # else the loop would silently drop an established connection
                 task.cancel()
@@ -130,7 +140,7 @@ class ServedListener:
         if self._handshakes:
             await asyncio.wait(self._handshakes)
 
-    # ---- accepting ourselves: before TLS and the PROXY header ----
+    # ---- accepting ourselves: for our own sockets, and before TLS and the PROXY header ----
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_PASS):
@@ -146,10 +156,33 @@ class ServedListener:
                 sock.close()
                 continue
             arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
+            if self._sockets is not None:
+                self._begin(sock, address, arrival, self._sockets)
+                continue
             guard = _Guard(self, arrival)
             task = self._loop.create_task(self._shake(sock, arrival, guard))
             self._handshakes[task] = guard
             task.add_done_callback(partial(self._shaken, sock, arrival))
+
+    def _begin(
+        self, sock: socket.socket, address: Any, arrival: _Arrival, sockets: SharedSockets
+    ) -> None:
+        """A connection that needs no handshake."""
+        arrival.host_key = self.gate.take_host(arrival.host)
+        guard = _Guard(self, arrival)
+        try:
+            if arrival.host_key is None:
+                raise PermissionError("its address may not come in")
+            transport = sockets.add(sock, guard, address)
+        except OSError as error:
+            sock.close()
+            self.gate.leave(arrival.host_key)
+            if arrival.host_key is not None:
+                _log.error(
+                    "a connection cannot be served", listener=self.listener.name, error=str(error)
+                )
+            return
+        guard.connection_made(cast("asyncio.Transport", transport))
 
     def _accept_failed(self, listening: socket.socket, error: OSError) -> None:
         if error.errno not in _OUT_OF_FILES:
@@ -368,7 +401,7 @@ def _ignore(data: bytes) -> None:
     del data
 
 
-async def start_listener(
+async def start_listener(  # noqa: PLR0913 - each is named by the caller
     listener: Listener,
     factory: ProtocolFactory,
     gate: Gate,
@@ -378,6 +411,7 @@ async def start_listener(
     proxy: ProxySettings | None = None,
     handshake_timeout_s: float = 10.0,
     write_timeout_s: float = 30.0,
+    backend: str = AUTO,
 ) -> ServedListener:
     """Accept connections on a bound listener; `factory` makes the protocol of each."""
     served = ServedListener(
@@ -389,6 +423,7 @@ async def start_listener(
         proxy=proxy,
         handshake_timeout_s=handshake_timeout_s,
         write_timeout_s=write_timeout_s,
+        backend=backend,
     )
     await served.start()
     return served

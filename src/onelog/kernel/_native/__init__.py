@@ -79,6 +79,7 @@ from onelog.kernel._native.scan import (
     scan_batches,
     scan_valid,
 )
+from onelog.kernel._native.sockets import SocketSet, SocketTransport
 from onelog.kernel._native.stage import (
     MqttRoute,
     Stage,
@@ -125,6 +126,8 @@ __all__ = [
     "MqttPass",
     "MqttRoute",
     "Slices",
+    "SocketSet",
+    "SocketTransport",
     "Stage",
     "StageAcks",
     "TopicFilter",

@@ -70,6 +70,7 @@ from onelog.kernel.pure.scan import (
     scan_batches,
     scan_valid,
 )
+from onelog.kernel.pure.sockets import SocketSet, SocketTransport
 from onelog.kernel.pure.stage import MqttRoute, Stage
 from onelog.kernel.pure.tick import Ticker
 from onelog.kernel.pure.topics import (
@@ -115,6 +116,8 @@ __all__ = [
     "MqttPass",
     "MqttRoute",
     "Slices",
+    "SocketSet",
+    "SocketTransport",
     "Stage",
     "StageAcks",
     "TopicFilter",

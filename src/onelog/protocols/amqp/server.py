@@ -30,7 +30,7 @@ class AmqpServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock, config.amqp.limits)
+        self._listeners = ProtocolListeners(clock, config.amqp.limits, backend=config.net.backend)
         self._hub: Hub | None = None
         self._refusing = Refusing(self._serve)
         self.management: Management | None = None

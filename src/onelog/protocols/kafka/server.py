@@ -31,7 +31,7 @@ class KafkaServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock, config.kafka.limits)
+        self._listeners = ProtocolListeners(clock, config.kafka.limits, backend=config.net.backend)
         self._hub: Hub | None = None
 
     @property

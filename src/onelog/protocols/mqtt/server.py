@@ -47,7 +47,9 @@ class MqttServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock, config.mqtt.limits, alpn=("mqtt", "http/1.1"))
+        self._listeners = ProtocolListeners(
+            clock, config.mqtt.limits, ("mqtt", "http/1.1"), config.net.backend
+        )
         self._hub: Hub | None = None
         self._failed: Hub | None = None
         """A hub that could not be opened, and that guards the retained messages."""

@@ -1,0 +1,119 @@
+"""Bytes that wait for a socket, compiled: objects in the order in which they were written.
+
+Rules: nothing is copied but small views and bytes that their owner may change. An outbox that has
+nothing waiting holds no memory for it.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+
+cdef enum:
+    # A view of so few bytes costs more than a copy.
+    COPY_BYTES_MAX = 1024
+
+
+cdef class Piece:
+    """A view that waits."""
+
+    cdef Py_buffer view
+    cdef bint is_held
+
+    def __dealloc__(self):
+        if self.is_held:
+            PyBuffer_Release(&self.view)
+
+
+cdef object _piece(object data):
+    """Bytes or a piece, for anything that has bytes."""
+    cdef Piece made
+    if isinstance(data, bytearray):
+        return bytes(data)  # its owner may change it
+    made = Piece.__new__(Piece)
+    PyObject_GetBuffer(data, &made.view, PyBUF_SIMPLE)
+    made.is_held = True
+    if made.view.len <= COPY_BYTES_MAX:
+        return PyBytes_FromStringAndSize(<char *> made.view.buf, made.view.len)
+    return made
+
+
+cdef inline Py_ssize_t _size(object chunk) noexcept:
+    if PyBytes_CheckExact(chunk):
+        return PyBytes_GET_SIZE(chunk)
+    return (<Piece> chunk).view.len
+
+
+cdef inline char *_start(object chunk) noexcept:
+    if PyBytes_CheckExact(chunk):
+        return PyBytes_AS_STRING(chunk)
+    return <char *> (<Piece> chunk).view.buf
+
+
+cdef class Outbox:
+    """What one connection has to send."""
+
+    def get_write_buffer_size(self):
+        """Bytes that were written and that the system has not taken yet."""
+        return self.waiting
+
+    def get_write_buffer_limits(self):
+        """The low and the high mark."""
+        return self.low, self.high
+
+    cdef int keep(self, object data) except -1:
+        """Add bytes behind those that wait."""
+        cdef object chunk = data if PyBytes_CheckExact(data) else _piece(data)
+        cdef Py_ssize_t size = _size(chunk)
+        if size == 0:
+            return 0
+        if self.chunks is None:
+            self.chunks = [chunk]
+        else:
+            self.chunks.append(chunk)
+        self.waiting += size
+        return 0
+
+    cdef int fill(self, ol_sending *row, iovec *vectors, int most) except -1:
+        """Describe what waits, in at most so many pieces. Returns their number."""
+        cdef Py_ssize_t size, skipped = self.skipped
+        cdef int pieces = 0
+        row.first = vectors
+        row.size = 0
+        for chunk in self.chunks:
+            if pieces == most:
+                break
+            size = _size(chunk) - skipped
+            vectors[pieces].iov_base = _start(chunk) + skipped
+            vectors[pieces].iov_len = size
+            row.size += size
+            skipped = 0
+            pieces += 1
+        row.pieces = pieces
+        return pieces
+
+    cdef int drop_sent(self, Py_ssize_t sent) except -1:
+        """The system has taken so many bytes."""
+        cdef Py_ssize_t pieces = 0, size
+        self.waiting -= sent
+        if self.waiting == 0:
+            self.drop_all()
+            return 0
+        sent += self.skipped
+        for chunk in self.chunks:
+            size = _size(chunk)
+            if size > sent:
+                break
+            sent -= size
+            pieces += 1
+        self.skipped = sent
+        if pieces:
+            del self.chunks[:pieces]
+        return 0
+
+    cdef void drop_all(self) noexcept:
+        self.chunks = None
+        self.waiting = self.skipped = 0

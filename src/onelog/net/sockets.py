@@ -1,0 +1,80 @@
+"""Which sockets serve plain TCP: the loop's own transports, or a set of the kernel.
+
+Rules:
+- `net.backend` names a row of `BACKENDS`, or is `auto`: the first row of `PREFERRED` that works.
+  The interpreted kernel is slower than the loop's transports, so `auto` never chooses it.
+- TLS, WebSocket, PROXY headers and HTTP have the loop's transports, whatever the key says.
+- All listeners of a loop share one set: one wake-up reads the connections of all protocols. It
+  outlives its listeners until its last connection is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Any, Final
+
+from onelog.base.errors import ConfigError
+from onelog.kernel import COMPILED, SocketSet, SocketTransport
+
+LOOP: Final = "loop"
+AUTO: Final = "auto"
+
+_Open = Callable[[asyncio.AbstractEventLoop], SocketSet]
+
+BACKENDS: Final[dict[str, tuple[_Open | None, Callable[[], bool]]]] = {
+    # name: (how a set is opened, None: the loop serves; whether it works here)
+    LOOP: (None, lambda: True),
+    "epoll": (SocketSet, lambda: hasattr(select, "epoll")),
+}
+PREFERRED: Final = ("epoll",)
+
+
+def chosen_backend(name: str) -> str:
+    """The row of `BACKENDS` that a value of `net.backend` means here. Raises ConfigError."""
+    if name == AUTO:
+        found = (row for row in PREFERRED if COMPILED and BACKENDS[row][1]())
+        return next(found, LOOP)
+    if not BACKENDS[name][1]():
+        raise ConfigError(
+            f"net.backend = {name!r} does not work on this system: use {AUTO!r} or {LOOP!r}"
+        )
+    return name
+
+
+class SharedSockets:
+    """A listener's share in the set of its loop."""
+
+    _sets: Final[dict[tuple[asyncio.AbstractEventLoop, str], list[Any]]] = {}
+    """The set of each loop and back end, and how many listeners share it."""
+
+    def __init__(self, key: tuple[asyncio.AbstractEventLoop, str], opened: _Open) -> None:
+        self._key = key
+        row = self._sets.get(key) or [opened(key[0]), 0]
+        self._sets[key] = row
+        row[1] += 1
+        self._set: SocketSet = row[0]
+        self._is_closed = False
+        self.add: Callable[[Any, Any, Any], SocketTransport] = self._set.add
+        """Take over a connected socket; see the kernel."""
+
+    def close(self) -> None:
+        """The listener takes no more connections; those that stand go on. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        row = self._sets[self._key]
+        row[1] -= 1
+        if not row[1]:
+            del self._sets[self._key]
+            self._set.close()
+
+
+def open_sockets(name: str) -> SharedSockets | None:
+    """The sockets that a value of `net.backend` means, on the running loop; None: the loop's."""
+    backend = chosen_backend(name)
+    opened = BACKENDS[backend][0]
+    if opened is None:
+        return None
+    return SharedSockets((asyncio.get_running_loop(), backend), opened)
