@@ -225,7 +225,6 @@ class Server:
             troubles=self.troubles,
             info=self.info,
         )
-        _log.info("plain TCP", backend=chosen_backend(self._loaded.config.net.backend))
         async with contextlib.AsyncExitStack() as closing:
             for name, make in PROTOCOLS.items():
                 server = make(around)

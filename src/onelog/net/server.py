@@ -43,6 +43,8 @@ _log = get_logger("net")
 
 HANDSHAKE: Final = "handshake"
 """Incidents: a connection met a fault of ours before its protocol began."""
+CONNECTION: Final = "connection"
+"""Incidents: a protocol raised an error that it does not know when its connection called it."""
 BACKLOG: Final = 1_024
 ACCEPTS_PER_PASS: Final = 4
 """Connections accepted per wake-up of the loop, so that a storm does not starve the others: each
@@ -374,6 +376,9 @@ class _Guard:
     def _receive_slowly(self, data: bytes) -> None:
         if self._upper is not None and self._pace is not None:
             self._pace.receive(data, self._upper.data_received)
+
+    def faulted(self, method: str, error: Exception) -> None:
+        self._served.troubles.note(CONNECTION, f"{self._served.listener.name}, {method}", error)
 
     def parting(self) -> None:
         self._receive_by(_ignore)

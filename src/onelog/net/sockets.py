@@ -17,6 +17,9 @@ from typing import Any, Final
 
 from onelog.base.errors import ConfigError
 from onelog.kernel import COMPILED, SocketSet, SocketTransport
+from onelog.observe import get_logger
+
+_log = get_logger("net")
 
 LOOP: Final = "loop"
 AUTO: Final = "auto"
@@ -51,8 +54,10 @@ class SharedSockets:
 
     def __init__(self, key: tuple[asyncio.AbstractEventLoop, str], opened: _Open) -> None:
         self._key = key
-        row = self._sets.get(key) or [opened(key[0]), 0]
-        self._sets[key] = row
+        if key not in self._sets:
+            self._sets[key] = [opened(key[0]), 0]
+            _log.info("plain TCP has sockets of its own", backend=key[1])
+        row = self._sets[key]
         row[1] += 1
         self._set: SocketSet = row[0]
         self._is_closed = False

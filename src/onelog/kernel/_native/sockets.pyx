@@ -317,7 +317,7 @@ cdef class SocketTransport(Outbox):
             else:
                 self.close()
         except Exception as error:
-            self.report("data_received" if data else "eof_received", error)
+            self.protocol.faulted("data_received" if data else "eof_received", error)
             self.lose(error)
         return 0
 
@@ -432,7 +432,7 @@ cdef class SocketTransport(Outbox):
             try:
                 self.protocol.pause_writing()
             except Exception as error:
-                self.report("pause_writing", error)
+                self.protocol.faulted("pause_writing", error)
         return 0
 
     cdef int resume_if_sent(self) except -1:
@@ -441,7 +441,7 @@ cdef class SocketTransport(Outbox):
             try:
                 self.protocol.resume_writing()
             except Exception as error:
-                self.report("resume_writing", error)
+                self.protocol.faulted("resume_writing", error)
         return 0
 
     # -- the end
@@ -474,6 +474,8 @@ cdef class SocketTransport(Outbox):
         cdef int fd = self.fd
         try:
             self.protocol.connection_lost(error)
+        except Exception as fault:
+            self.protocol.faulted("connection_lost", fault)
         finally:
             self.protocol = self.receive = None
             self.fd = -1
@@ -482,10 +484,3 @@ cdef class SocketTransport(Outbox):
             else:
                 close_fd(fd)
             self.owner.forget(self)
-
-    cdef int report(self, str method, object error) except -1:
-        message = f"{method} of a connection's protocol failed"
-        self.owner.loop.call_exception_handler(
-            {"message": message, "exception": error, "transport": self, "protocol": self.protocol}
-        )
-        return 0

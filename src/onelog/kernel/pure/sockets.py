@@ -7,7 +7,8 @@ Rules:
   connection. When more than the high mark is collected, it goes out at once.
 - A protocol is called as by asyncio: `connection_lost` once, by the loop, and never while the
   protocol itself calls the transport. `pause_writing` may come within `write`.
-- An error that a protocol raises ends its connection. The loop's exception handler gets it.
+- A read that raises ends its connection. Whatever a call of the protocol raises goes to the
+  protocol's `faulted(method, error)`, which registers it.
 - `close` sends what waits first; what is written afterwards is dropped. `abort` drops everything.
 - A pause of reading costs no system call, unless bytes come meanwhile: then the socket leaves the
   set until it is read again.
@@ -245,7 +246,7 @@ class SocketTransport:
             else:
                 self.close()
         except Exception as error:  # noqa: BLE001 - a fault of the protocol ends one connection
-            self._report("data_received" if data else "eof_received", error)
+            self._protocol.faulted("data_received" if data else "eof_received", error)
             self._lose(error)
 
     def _watch_for(self, kept: int) -> None:
@@ -354,16 +355,16 @@ class SocketTransport:
             self._is_slow = True
             try:
                 self._protocol.pause_writing()
-            except Exception as error:  # noqa: BLE001 - as asyncio has it: it is reported
-                self._report("pause_writing", error)
+            except Exception as error:  # noqa: BLE001 - the protocol registers its faults
+                self._protocol.faulted("pause_writing", error)
 
     def _resume_if_sent(self) -> None:
         if self._is_slow and self._waiting <= self._low and not self._is_lost:
             self._is_slow = False
             try:
                 self._protocol.resume_writing()
-            except Exception as error:  # noqa: BLE001 - as asyncio has it: it is reported
-                self._report("resume_writing", error)
+            except Exception as error:  # noqa: BLE001 - the protocol registers its faults
+                self._protocol.faulted("resume_writing", error)
 
     # -- the end
 
@@ -399,18 +400,10 @@ class SocketTransport:
         assert self._sock is not None
         try:
             self._protocol.connection_lost(error)
+        except Exception as fault:  # noqa: BLE001 - the protocol registers its faults
+            self._protocol.faulted("connection_lost", fault)
         finally:
             self._protocol = self._receive = None
             self._set._forget(self._fd)
             self._sock.close()
             self._sock = None
-
-    def _report(self, method: str, error: Exception) -> None:
-        self._set._loop.call_exception_handler(
-            {
-                "message": f"{method} of a connection's protocol failed",
-                "exception": error,
-                "transport": self,
-                "protocol": self._protocol,
-            }
-        )
