@@ -1,9 +1,10 @@
 """The hot loops: record batches, topics and wire pieces as whole-buffer operations.
 
-Rules: only `FileEnd` writes to a file, and only `SocketSet` knows sockets and the loop. Buffers are borrowed for the call. Bad bytes raise CorruptBatch, whatever they are.
-The compiled module is used if it exists; `ONELOG_PURE=1` chooses the interpreted twin, from which
-mypy reads the types, too. The twin also runs when the compiled module cannot be loaded, and
-`kernel/condition.py` reports that.
+Rules: only `FileEnd` writes to a file, and only `SocketSet` knows sockets and the loop. Buffers are
+borrowed for the call. Bad bytes raise CorruptBatch, whatever they are. The compiled module is used
+if it exists; `ONELOG_PURE=1` chooses the interpreted twin, from which mypy reads the types, too.
+The twin also runs when the compiled module cannot be loaded, and `kernel/condition.py` reports
+that.
 """
 
 import os
