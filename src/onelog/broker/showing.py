@@ -93,7 +93,9 @@ def written_by(row: ConnectionRow) -> WriterRow:
 
 
 def note_written(written: dict[str, None], topic: str) -> None:
-    """Note a topic that a connection writes to for the first time; the oldest makes room."""
+    """Note a topic that a connection writes to; the one that was noted first makes room."""
+    if topic in written:
+        return
     if len(written) >= WRITTEN_TOPICS_MAX:
         del written[next(iter(written))]
     written[topic] = None

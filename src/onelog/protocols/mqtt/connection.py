@@ -102,7 +102,7 @@ class Connection(Throttled):
         self.connect_packet: Connect | None = None
         self.aliases: dict[int, str] = {}
         self.written: dict[str, None] = {}
-        """Topics that it was the first of its user to publish to (`note_written`)."""
+        """Topics that it published to, as far as the kernel asked (`RouteTable.set_aside`)."""
         self.is_slow = False
         self._writable: asyncio.Event | None = None
         """Set when the peer reads again, while packets wait for that."""

@@ -214,6 +214,9 @@ class Hub:
 
     def resolve(self, principal: Principal, topic: bytes) -> MqttRoute | None:
         """The route of a topic; None: each publish to it needs a check."""
+        aside = self.routes.find_aside(principal, topic, self.clock.monotonic())
+        if aside is not None:
+            return aside
         if not check_topic(topic) or topic.startswith(b"$") or not self.fits(topic):
             return None
         text: str | None = topic.decode()

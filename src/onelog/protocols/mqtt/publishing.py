@@ -74,8 +74,7 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
         if own:
             message = msgspec.structs.replace(message, headers=(*message.headers, *own))
         home = publisher.admit(message, principal)
-        if topic not in connection.written:
-            note_written(connection.written, topic)
+        note_written(connection.written, topic)
     if packet.qos == 2:
         session.inbound.publish(
             packet.packet_id, message, home, partial(_received, connection, packet)

@@ -5,12 +5,15 @@ Rules:
   principal share them, and they are dropped with the last one (I8).
 - The number of routes is bounded, per principal and for all together. A principal that asks for too
   many topics loses its own first.
+- While somebody looks who writes a topic, its routes are set aside: the kernel asks for each of the
+  topic's publishes, and so each connection that writes to it is noted. `LOOK_S` after the last look
+  they are back. A principal has at most `ASIDE_MAX` of them.
 - A change of streams drops the routes whose targets it touches: a topic may have been rewritten.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from onelog.base.topics import is_exact
 from onelog.broker import Principal, Touched
@@ -22,15 +25,27 @@ ROUTES_MAX: Final = 100_000
 ALL_ROUTES_MAX: Final = 400_000
 """The same for all principals together."""
 
+LOOK_S: Final = 5.0
+ASIDE_MAX: Final = 16
+
+
+class Aside(NamedTuple):
+    """A route that the kernel has to ask for."""
+
+    route: MqttRoute
+    until: float
+
 
 class Routes:
     """The known routes of one principal."""
 
-    __slots__ = ("by_topic", "connections")
+    __slots__ = ("aside", "by_topic", "connections")
 
     def __init__(self) -> None:
         self.by_topic: dict[bytes, MqttRoute] = {}
         """The kernel looks here: always the same plain dict."""
+        self.aside: dict[bytes, Aside] = {}
+        """Those of topics that somebody looks at; the longest ago comes first."""
         self.connections = 0
 
 
@@ -71,7 +86,32 @@ class RouteTable:
 
     def writers(self, topic: bytes) -> list[Principal]:
         """The principals that have a route for a topic."""
-        return [who for who, routes in self._known.items() if topic in routes.by_topic]
+        rows = self._known.items()
+        return [who for who, row in rows if topic in row.by_topic or topic in row.aside]
+
+    def set_aside(self, topic: bytes, now: float) -> None:
+        """Somebody looks who writes a topic: let the kernel ask for its routes, for a while."""
+        for routes in self._known.values():
+            known = routes.aside.pop(topic, None)
+            route = routes.by_topic.pop(topic, None) if known is None else known.route
+            if route is None:
+                continue
+            if len(routes.aside) >= ASIDE_MAX:
+                self._put_back(routes, next(iter(routes.aside)))
+            routes.aside[topic] = Aside(route, now + LOOK_S)
+
+    def find_aside(self, principal: Principal, topic: bytes, now: float) -> MqttRoute | None:
+        """A route that was set aside; it is put back if nobody looks any more."""
+        routes = self._known[principal]
+        found = routes.aside.get(topic)
+        if found is None:
+            return None
+        if now >= found.until:
+            self._put_back(routes, topic)
+        return found.route
+
+    def _put_back(self, routes: Routes, topic: bytes) -> None:
+        routes.by_topic[topic] = routes.aside.pop(topic).route
 
     def keep(self, principal: Principal, topic: bytes, route: MqttRoute) -> None:
         """Remember the route of a topic for a principal that is connected."""
@@ -97,6 +137,8 @@ class RouteTable:
         """Forget the routes that a change of streams touches."""
         for text in change.filters:
             for routes in self._known.values():
+                for topic in list(routes.aside):
+                    self._put_back(routes, topic)
                 for topic in self._found(routes.by_topic, text):
                     del routes.by_topic[topic]
                     self._count -= 1
@@ -116,5 +158,6 @@ class RouteTable:
         ]
 
     def _clear(self, routes: Routes) -> None:
-        self._count -= len(routes.by_topic)
+        self._count -= len(routes.by_topic) + len(routes.aside)
         routes.by_topic.clear()
+        routes.aside.clear()

@@ -68,9 +68,10 @@ class MqttDesk:
         """Connections that published to the topic.
 
         Clients of a user share their routes, so of a topic that the kernel takes only the first
-        client is noted. Of the user's other clients that publish, all that is known is how many
-        there are.
+        client is noted. This look lets each further one be noted with its next publish to the
+        topic. Of those that did not publish since, all that is known is how many there are.
         """
+        self._hub.routes.set_aside(topic.encode(), self._hub.clock.monotonic())
         others: Counter[Principal] = Counter()
         for row in list(self._hub.connections):
             if topic in row.written:
