@@ -34,6 +34,7 @@ MODULES = [
     "keep",
     "clock",
     "file_end",
+    "sync_threads",
     "wire",
     "filters",
     "topics",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import random
 import selectors
 from collections import deque
@@ -84,6 +85,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 handle._run()
 
 
+class SimulatedTicket:
+    """What the kernel's `SyncTicket` is; who waits for it does the sync."""
+
+    def __init__(self, file: Any) -> None:
+        self.error = 0
+        self._file = file
+        self._is_over = False
+
+    def wait(self) -> None:
+        """Sync, unless that was done before."""
+        if not self._is_over:
+            self._is_over = True
+            try:
+                os.fdatasync(self._file.fd)
+            except OSError as error:
+                self.error = error.errno or 1
+
+
 class SimulatedSyncer:
     """What `log.syncer.Syncer` does, on the loop's own thread."""
 
@@ -110,6 +129,17 @@ class SimulatedSyncer:
             self._loop.call_later(self.chance.random() * 0.01, done, result, failure)
 
         self._loop.call_later(self.chance.random() * 0.01, run)
+
+    def ask(self, file: Any, done: Callable[[Any], None]) -> SimulatedTicket:
+        """Sync a file at some moment, answer at another."""
+        ticket = SimulatedTicket(file)
+
+        def run() -> None:
+            ticket.wait()
+            self._loop.call_later(self.chance.random() * 0.01, done, ticket)
+
+        self._loop.call_later(self.chance.random() * 0.01, run)
+        return ticket
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do it and wait for it."""

@@ -29,6 +29,7 @@ from onelog.protocols.kafka.groups.offset_store import Offsets
 from onelog.protocols.kafka.transactions.completion import Completion, Work
 from onelog.record.batch import Marker
 from onelog.storage.kv.database import KvDatabase
+from onelog.storage.segment.flight import Flight
 from tests.simulation.compacting import Compacting
 from tests.simulation.following import Following
 from tests.simulation.life import Life
@@ -51,6 +52,26 @@ def answers_before_it_syncs(patch: pytest.MonkeyPatch) -> None:
         partition.visible.advance(partition.end_offset)
 
     patch.setattr(Partition, "request_sync", request_sync)
+
+
+def counts_what_came_after_the_sync_began(patch: pytest.MonkeyPatch) -> None:
+    honest = Flight.settle
+
+    def settle(flight: Flight, ticket: Any) -> None:
+        flight._end = flight._held.end
+        honest(flight, ticket)
+
+    patch.setattr(Flight, "settle", settle)
+
+
+def counts_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
+    honest = Flight.settle
+
+    def settle(flight: Flight, ticket: Any) -> None:
+        ticket.error = 0
+        honest(flight, ticket)
+
+    patch.setattr(Flight, "settle", settle)
 
 
 def saves_cursors_without_waiting(patch: pytest.MonkeyPatch) -> None:
@@ -213,6 +234,8 @@ def never_syncs_rocks(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS: tuple[tuple[type[World], Mutation], ...] = (
     (Life, answers_before_it_syncs),
+    (Life, counts_what_came_after_the_sync_began),
+    (Life, counts_a_failed_sync),
     (Life, saves_cursors_without_waiting),
     (Transactions, answers_before_it_syncs),
     (Transactions, decides_before_the_row_is_durable),

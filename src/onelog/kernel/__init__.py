@@ -1,10 +1,10 @@
 """The hot loops: record batches, topics and wire pieces as whole-buffer operations.
 
-Rules: only `FileEnd` writes to a file, and only `SocketSet` knows sockets and the loop. Buffers are
-borrowed for the call. Bad bytes raise CorruptBatch, whatever they are. The compiled module is used
-if it exists; `ONELOG_PURE=1` chooses the interpreted twin, from which mypy reads the types, too.
-The twin also runs when the compiled module cannot be loaded, and `kernel/condition.py` reports
-that.
+Rules: only `FileEnd` writes to a file, only `SyncThreads` syncs one, and only `SocketSet` knows
+sockets and the loop. Buffers are borrowed for the call. Bad bytes raise CorruptBatch, whatever they
+are. The compiled module is used if it exists; `ONELOG_PURE=1` chooses the interpreted twin, from
+which mypy reads the types, too. The twin also runs when the compiled module cannot be loaded, and
+`kernel/condition.py` reports that.
 """
 
 import os
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
         SocketTransport,
         Stage,
         StageAcks,
+        SyncThreads,
+        SyncTicket,
         Ticker,
         TopicFilter,
         TopicTrie,
@@ -165,6 +167,8 @@ __all__ = [
     "SocketTransport",
     "Stage",
     "StageAcks",
+    "SyncThreads",
+    "SyncTicket",
     "TIMESTAMP_MS_MAX",
     "TOPIC_HEADER",
     "TopicFilter",

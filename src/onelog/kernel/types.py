@@ -42,6 +42,8 @@ RAW_TOPICS_MAX = 256
 """
 RAW_TOPIC_BYTES_MAX = 64 * 1024
 """Bytes of topic entries that wait unpacked."""
+OPEN_SYNCS_MAX = 4096
+"""Syncs that the threads of the kernel are asked for, and that nobody has taken yet."""
 REMAINING_LENGTH_MAX = 268_435_455
 """Largest number that MQTT's four length bytes hold."""
 

@@ -39,7 +39,23 @@ class Jobs:
     ) -> None:
         """Run `work` in a thread of `pool`, then `done(result, error)` on the loop."""
         self._count += 1
+        pool.start(work, self._ended(done))
 
+    def try_start(
+        self,
+        begin: Callable[[Callable[[_T | None, BaseException | None], None]], bool],
+        done: Callable[[_T | None, BaseException | None], None],
+    ) -> bool:
+        """Have `begin` start work that calls its argument on the loop when it is over; False:
+        nothing was started."""
+        if not begin(self._ended(done)):
+            return False
+        self._count += 1
+        return True
+
+    def _ended(
+        self, done: Callable[[_T | None, BaseException | None], None]
+    ) -> Callable[[_T | None, BaseException | None], None]:
         def ended(result: _T | None, error: BaseException | None) -> None:
             self._count -= 1
             try:
@@ -51,7 +67,7 @@ class Jobs:
                     begin, self._next = self._next, None
                     begin()
 
-        pool.start(work, ended)
+        return ended
 
     async def run(self, pool: Pool, work: Callable[[], object]) -> None:
         """Run `work` in a thread of `pool` and wait for it."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 
 from onelog.base.errors import (
     InvalidRecords,
@@ -322,14 +323,21 @@ class Partition(LocalReads):
         if self._syncing or self.jobs.held is not None or self.stopped is not None:
             return
         self._syncing = True
+        self.shared.syncs.begin(self.place)
         log, offset, state = self.log, self.end_offset, self._due_snapshot()
+        if state is None:
+            begin = partial(log.begin_sync, self.shared.syncer.ask)
+            if self.jobs.try_start(begin, self._file_synced):
+                return
 
         def work() -> tuple[Offset, bool]:
             durable = log.sync()
             return durable, state is None or try_save(log, offset, state)
 
-        self.shared.syncs.begin(self.place)
         self.jobs.start(self.shared.syncer, work, self._synced)
+
+    def _file_synced(self, durable: Offset | None, error: BaseException | None) -> None:
+        self._synced(None if durable is None else (durable, True), error)
 
     def _synced(self, result: tuple[Offset, bool] | None, error: BaseException | None) -> None:
         self.shared.syncs.end(self.place)

@@ -62,11 +62,14 @@ class Pool:
         with self._lock:
             answers, self._answers = self._answers, []
         for done, result, error in answers:
-            try:
-                done(result, error)
-            except Exception as problem:  # noqa: BLE001 - the other callbacks are called
-                place = getattr(done, "__qualname__", repr(done))
-                self._troubles.note(ANSWER, place, problem)
+            self._call(done, result, error)
+
+    def _call(self, done: Callable[..., None], *answer: Any) -> None:
+        try:
+            done(*answer)
+        except Exception as problem:  # noqa: BLE001 - the other callbacks are called
+            place = getattr(done, "__qualname__", repr(done))
+            self._troubles.note(ANSWER, place, problem)
 
     def start(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]

@@ -8,7 +8,17 @@ from typing import NoReturn
 from onelog.base.errors import PartitionStopped, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
-from onelog.storage.engine import Buffer, Cold, Lease, LogSettings, Rewrite, SegmentInfo, TornTail
+from onelog.storage.engine import (
+    AskSync,
+    Buffer,
+    Cold,
+    Lease,
+    LogSettings,
+    Rewrite,
+    SegmentInfo,
+    SyncDone,
+    TornTail,
+)
 
 
 class StoppedLog:
@@ -59,6 +69,10 @@ class StoppedLog:
     def sync(self) -> Offset:
         """Refused."""
         self._refuse()
+
+    def begin_sync(self, ask: AskSync, done: SyncDone) -> bool:
+        """False: `sync` refuses."""
+        return False
 
     def trim(self, start: Offset) -> None:
         """Refused."""

@@ -3,20 +3,27 @@
 Rules: a thread that syncs does nothing else, so that no publisher waits behind a compaction, a
 trim, an inflate or the opening of a stream: these are `chores`. When a disk hangs, the syncing
 threads hang with it, and chores that need no disk go on. A partition does the group commit: it has
-at most one sync here, which serves every append before it.
+at most one sync here, which serves every append before it. Threads of the kernel, which need no
+interpreter, sync single files (`ask`). They begin when they are asked for the first time. A sync
+that takes more than that is a job (`start`).
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from onelog.base.clock import SystemClock
+from onelog.kernel import SyncThreads
 from onelog.log.pool import Pool
 from onelog.observe.troubles import Troubles
+from onelog.storage.engine import HasDescriptor, SyncTicket
 
 
 class Syncer(Pool):
     """A few threads for syncs and, by default, as many for chores."""
 
-    __slots__ = ("chores",)
+    __slots__ = ("_count", "_disk", "_is_slow", "chores")
 
     def __init__(
         self, threads: int = 4, troubles: Troubles | None = None, *, chores: int | None = None
@@ -24,8 +31,42 @@ class Syncer(Pool):
         troubles = troubles or Troubles(SystemClock())
         super().__init__("sync", threads, troubles)
         self.chores = Pool("chore", threads if chores is None else chores, troubles)
+        self._count = threads
+        self._disk: SyncThreads | None = None
+        self._is_slow = False
+        """There are no threads of the kernel, and there will be none."""
+
+    def ask(self, file: HasDescriptor, done: Callable[[SyncTicket], None]) -> SyncTicket | None:
+        """Sync a file in a thread of the kernel, then call `done(ticket)` on the loop. None: it
+        cannot be done that way now."""
+        disk = self._disk
+        if disk is None:
+            disk = self._open()
+        return None if disk is None else disk.ask(file, done)
+
+    def _open(self) -> SyncThreads | None:
+        if self._is_slow:
+            return None
+        try:
+            disk = SyncThreads(self._count)
+            self._loop.add_reader(disk.fileno(), self._take)
+        except (OSError, NotImplementedError):  # no room for threads; a loop without readers
+            self._is_slow = True
+            return None
+        self._disk = disk
+        return disk
+
+    def _take(self) -> None:
+        assert self._disk is not None
+        for ticket in self._disk.take():
+            self._call(ticket.done, ticket)
 
     async def close(self) -> None:
-        """Wait for all jobs, then end the threads."""
+        """Wait for all jobs and syncs, then end the threads."""
         await self.chores.close()
+        disk = self._disk
+        if disk is not None:
+            await asyncio.to_thread(disk.close)
+            self._loop.remove_reader(disk.fileno())
+            self._take()
         await super().close()

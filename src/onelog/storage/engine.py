@@ -120,6 +120,35 @@ NO_LEASE: Final = Lease()
 """The lease of an engine whose bytes are never cold."""
 
 
+class HasDescriptor(Protocol):
+    """An open file."""
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor."""
+        ...
+
+
+class SyncTicket(Protocol):
+    """A sync of one file that was asked for."""
+
+    @property
+    def error(self) -> int:
+        """The error number of the sync; 0: it succeeded, or it is not over."""
+        ...
+
+    def wait(self) -> None:
+        """Block until the sync is over. Any thread may wait."""
+        ...
+
+
+AskSync = Callable[[HasDescriptor, Callable[[SyncTicket], None]], SyncTicket | None]
+"""Asks to sync a file, which stays open until then. The callback gets the ticket on the loop when
+the sync is over. None: not now, and the callback is not called."""
+SyncDone = Callable[[Offset | None, BaseException | None], None]
+"""Gets the new durable offset, or the error."""
+
+
 class Rewrite(Protocol):
     """A replacement for the sealed batches in [start, end), written beside them, then swapped in.
 
@@ -233,6 +262,14 @@ class PartitionLog(Protocol):
     def sync(self) -> Offset:
         """Make everything appended before this call survive power loss. Returns the new durable
         offset."""
+        ...
+
+    def begin_sync(self, ask: AskSync, done: SyncDone) -> bool:
+        """Begin what `sync` does, if one file is all that is to be synced, and block for nothing.
+
+        True: `done` is called on the loop, with the new durable offset or the error. False: nothing
+        began, and `sync` is to be called. Called on the loop.
+        """
         ...
 
     def trim(self, start: Offset) -> None:

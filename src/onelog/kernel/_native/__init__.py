@@ -84,6 +84,7 @@ from onelog.kernel._native.stage import (
     MqttRoute,
     Stage,
 )
+from onelog.kernel._native.sync_threads import SyncThreads, SyncTicket
 from onelog.kernel._native.tick import Ticker
 from onelog.kernel._native.topics import (
     check_topic_chunks,
@@ -130,6 +131,8 @@ __all__ = [
     "SocketTransport",
     "Stage",
     "StageAcks",
+    "SyncThreads",
+    "SyncTicket",
     "TopicFilter",
     "TopicTrie",
     "batch_topics",

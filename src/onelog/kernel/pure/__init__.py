@@ -72,6 +72,7 @@ from onelog.kernel.pure.scan import (
 )
 from onelog.kernel.pure.sockets import SocketSet, SocketTransport
 from onelog.kernel.pure.stage import MqttRoute, Stage
+from onelog.kernel.pure.sync_threads import SyncThreads, SyncTicket
 from onelog.kernel.pure.tick import Ticker
 from onelog.kernel.pure.topics import (
     check_topic_chunks,
@@ -120,6 +121,8 @@ __all__ = [
     "SocketTransport",
     "Stage",
     "StageAcks",
+    "SyncThreads",
+    "SyncTicket",
     "TopicFilter",
     "TopicTrie",
     "batch_topics",

@@ -24,12 +24,14 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import (
     NO_LEASE,
+    AskSync,
     Buffer,
     Cold,
     Lease,
     LogSettings,
     PartitionKey,
     SegmentInfo,
+    SyncDone,
     TornTail,
     check_ascending,
     seal_and_append,
@@ -190,6 +192,10 @@ class KvLog:
             if cuts == self._cuts:
                 self._durable = max(self._durable, end)
             return Offset(self._durable)
+
+    def begin_sync(self, ask: AskSync, done: SyncDone) -> bool:
+        """False: the database syncs for all of its partitions at once."""
+        return False
 
     def reconfigure(self, settings: LogSettings) -> None:
         """Use other settings from now on. A segment is indexed as a whole or not at all."""

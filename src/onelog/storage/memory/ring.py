@@ -19,6 +19,7 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import (
     NO_LEASE,
+    AskSync,
     Buffer,
     Cold,
     Lease,
@@ -26,6 +27,7 @@ from onelog.storage.engine import (
     PartitionKey,
     Rewrite,
     SegmentInfo,
+    SyncDone,
     TornTail,
     check_ascending,
     seal_and_append,
@@ -215,6 +217,10 @@ class MemoryLog:
         """Nothing to do. Returns the end."""
         self._need_open()
         return Offset(self._end)
+
+    def begin_sync(self, ask: AskSync, done: SyncDone) -> bool:
+        """False: there is no file."""
+        return False
 
     def trim(self, start: Offset) -> None:
         """Move the log's start up; batches below it leave."""

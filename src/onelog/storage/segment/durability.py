@@ -2,7 +2,8 @@
 
 Rules: one sync covers the active segment, the segments sealed since the last sync, and the
 directory. The checkpoint is written when the list of segments changed, or after `CHECKPOINT_BYTES`;
-without room for a new one the old one stays. A failed sync stops the partition.
+without room for a new one the old one stays. A failed sync stops the partition. Usually the active
+segment's file is all that is to be synced: `begin` leaves that to a thread of the kernel.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Final
 import msgspec
 
 from onelog.base import faults
-from onelog.base.errors import PartitionStopped, StorageFull
+from onelog.base.errors import StorageFull
 from onelog.base.ids import Offset
+from onelog.storage.engine import AskSync, SyncDone
 from onelog.storage.segment.checkpoint import Checkpoint
-from onelog.storage.segment.files import is_full, sync_directory, sync_path
+from onelog.storage.segment.files import OpenFile, is_full, sync_directory, sync_path
+from onelog.storage.segment.flight import Flight, sync_failed
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.recovery import RecoveredLog
 from onelog.storage.segment.segment import Segment
@@ -52,6 +55,46 @@ class PartitionSync:
                 self.run(save=False)
             return Offset(held.durable)
 
+    def begin(self, ask: AskSync, done: SyncDone) -> bool:
+        """Have the active segment's file synced, if that is all that `sync` would do now."""
+        gate = self._held.maintenance
+        if not gate.try_enter():
+            return False  # a sync, trim or swap is under way
+        try:
+            with self._held.lock:
+                file = self._only_file()
+                if file is None:
+                    return False
+                flight = Flight(self._held, self._held.active, done)
+            ticket = ask(file, flight.answered)
+            if ticket is None:
+                return False
+            gate.fly(flight, ticket)
+        finally:
+            gate.leave()
+        return True
+
+    def _only_file(self) -> OpenFile | None:
+        """The active segment's open file; None: more is to be done, or nothing. The lock is
+        held."""
+        held = self._held
+        segment = held.active
+        writer = segment.writer
+        if (
+            held.durable >= held.end
+            or held.stopped is not None
+            or held.closed
+            or writer is None
+            or not writer.dirty
+            or self.unsynced
+            or self.directory_dirty
+            or self.unsaved_bytes >= CHECKPOINT_BYTES
+            or segment.is_note_due
+            or faults.armed
+        ):
+            return None
+        return writer.file
+
     def run(self, *, save: bool) -> bool:
         """Sync, and save the checkpoint if asked or due. Returns whether it was saved. Maintenance
         is held."""
@@ -78,11 +121,7 @@ class PartitionSync:
             if grown:
                 self._sync_names()
         except OSError as error:
-            reason = (
-                f"fsync in {held.directory} failed ({error}): what was written since the last "
-                "one may be lost; the partition is stopped: check the disk, then restart the broker"
-            )
-            raise held.stop(PartitionStopped(reason)) from error
+            raise held.stop(sync_failed(held.directory, error)) from error
         with held.lock:
             held.durable = max(held.durable, end)
             self.unsynced = [old for old in self.unsynced if old not in sealed]

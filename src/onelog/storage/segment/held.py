@@ -1,7 +1,8 @@
 """The state of a partition that all of its parts share: segments, ends, and whether it runs.
 
 Locks, in the order they are taken: `maintenance` (one sync, trim, truncate or swap at a time; held
-while the disk syncs), then `lock` (guards this state; never held while the disk syncs).
+while the disk syncs; see `flight.py`), then `lock` (guards this state; never held while the disk
+syncs).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from onelog.kernel import LogEnd, bus_faults
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
+from onelog.storage.segment.flight import Gate
 from onelog.storage.segment.recovery import stem_of
 from onelog.storage.segment.segment import EngineShared, Segment
 
@@ -43,7 +45,7 @@ class PartitionState(LogEnd):
         self.shared = shared
         self.settings = settings
         self.lock = threading.RLock()
-        self.maintenance = threading.RLock()
+        self.maintenance = Gate()
         self.start = Offset(0)
         self.end = self.durable = self.unsaved_bytes = 0
         self.clock = shared.clock

@@ -42,6 +42,10 @@ class PageBudget:
         self._bytes = 0
         self._lock = threading.Lock()
 
+    def is_due(self, size_bytes: int) -> bool:
+        """Whether a range of this size is noted at all."""
+        return self._limit_bytes != 0 and size_bytes >= NOTED_BYTES_MIN
+
     def note(self, path: str, start: int, end: int, edge: Edge) -> int:
         """Bytes of a file are on the disk: older ones may have to leave. Returns where the next
         range starts.
@@ -49,7 +53,7 @@ class PageBudget:
         The file's `edge` moves before they leave. May wait for the disk: the syncing thread calls
         it, never the loop.
         """
-        if self._limit_bytes == 0 or end - start < NOTED_BYTES_MIN:
+        if not self.is_due(end - start):
             return start
         gone = []
         with self._lock:

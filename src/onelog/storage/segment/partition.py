@@ -16,11 +16,13 @@ from onelog.base.errors import Conflict, CorruptBatch, InvalidRequest
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import REL_MAX, BatchBuilder, BatchInfo
 from onelog.storage.engine import (
+    AskSync,
     Buffer,
     Cold,
     Lease,
     LogSettings,
     SegmentInfo,
+    SyncDone,
     TornTail,
     seal_and_append,
 )
@@ -211,6 +213,10 @@ class SegmentLog:
     def sync(self) -> Offset:
         """Make everything appended before this call survive power loss."""
         return self._durability.sync()
+
+    def begin_sync(self, ask: AskSync, done: SyncDone) -> bool:
+        """Begin what `sync` does, if the active segment's file is all that is to be synced."""
+        return self._durability.begin(ask, done)
 
     def keep_high_watermark(self, offset: Offset) -> None:
         """Keep durably how far all replicas that count are."""

@@ -240,6 +240,11 @@ class Segment(FileEnd):
         pages = self._shared.pages
         self._noted_bytes = pages.note(self.stem + LOG, self._noted_bytes, size, self._edge)
 
+    @property
+    def is_note_due(self) -> bool:
+        """Whether `note_synced` may have to wait for the disk."""
+        return self._shared.pages.is_due(self.size_bytes - self._noted_bytes)
+
     # Reading.
 
     def buffer(self, limit: int) -> Map:
