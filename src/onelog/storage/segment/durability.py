@@ -88,7 +88,7 @@ class PartitionSync:
             or not writer.dirty
             or self.unsynced
             or self.directory_dirty
-            or self.unsaved_bytes >= CHECKPOINT_BYTES
+            or held.unsaved_bytes >= CHECKPOINT_BYTES
             or segment.is_note_due
             or faults.armed
         ):
