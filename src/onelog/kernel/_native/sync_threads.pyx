@@ -94,7 +94,7 @@ cdef extern from *:
     #else
         do wrote = write(fd, &one, 1); while (wrote < 0 && errno == EINTR);
     #endif
-        (void)wrote; /* full: the loop is told already */
+        (void)wrote; /* full: the loop will look anyway */
     }
 
     static void ol_hear(int fd) {
@@ -118,7 +118,7 @@ cdef extern from *:
             ask->done = 1;
             ol_push(&disk->ready, ask);
             if (disk->watchers) pthread_cond_broadcast(&disk->answered);
-            if (first) { /* otherwise the loop is told already */
+            if (first) { /* otherwise the loop will look anyway */
                 pthread_mutex_unlock(&disk->lock);
                 ol_tell(disk->write_fd);
                 pthread_mutex_lock(&disk->lock);
@@ -182,7 +182,7 @@ cdef extern from *:
         sigdelset(&all, SIGFPE);
         sigdelset(&all, SIGILL);
         sigdelset(&all, SIGSEGV);
-        pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread begins with the mask of its maker */
+        pthread_sigmask(SIG_SETMASK, &all, &before); /* each thread begins with this mask */
         pthread_attr_init(&attributes);
         pthread_attr_setstacksize(&attributes, OL_STACK_BYTES);
         while (disk->threads < threads) {

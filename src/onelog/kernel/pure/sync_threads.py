@@ -89,7 +89,7 @@ class SyncThreads:
                 self._ready.append(ticket)
             del ticket  # a thread that waits keeps no file open
             if is_first:
-                with contextlib.suppress(BlockingIOError):  # full: the loop is told already
+                with contextlib.suppress(BlockingIOError):  # full: the loop will look anyway
                     os.write(self._fds[1], b"\1")
 
     def _sync(self, fd: int) -> int:

@@ -58,8 +58,8 @@ class Flight:
             self._done(Offset(held.durable), None)
 
     def settle(self, ticket: SyncTicket) -> None:
-        """Count what is durable now, or stop the partition. In any thread, once the sync is over;
-        who comes second finds it done."""
+        """Count what is durable now, or stop the partition. In any thread, once the sync is over; a
+        second call does nothing."""
         held = self._held
         with held.lock:
             if not held.maintenance.land(ticket):
@@ -74,7 +74,7 @@ class Flight:
                 writer.dirty = False
 
 
-class Gate:
+class MaintenanceGate:
     """The lock of maintenance, which nobody gets while a flight is out."""
 
     __slots__ = ("_flight", "_lock", "_ticket")

@@ -24,7 +24,7 @@ from onelog.kernel import LogEnd, bus_faults
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
-from onelog.storage.segment.flight import Gate
+from onelog.storage.segment.flight import MaintenanceGate
 from onelog.storage.segment.recovery import stem_of
 from onelog.storage.segment.segment import EngineShared, Segment
 
@@ -45,7 +45,7 @@ class PartitionState(LogEnd):
         self.shared = shared
         self.settings = settings
         self.lock = threading.RLock()
-        self.maintenance = Gate()
+        self.maintenance = MaintenanceGate()
         self.start = Offset(0)
         self.end = self.durable = self.unsaved_bytes = 0
         self.clock = shared.clock
