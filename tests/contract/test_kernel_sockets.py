@@ -142,9 +142,12 @@ class Bench:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
             peer.connect(listening.getsockname())
             peer.setblocking(False)
-            sock, address = listening.accept()
+            fd, address = self.set.accept(listening)
+            assert address == peer.getsockname()
+            listening.setblocking(False)
+            assert self.set.accept(listening) is None
         noted = Noted()
-        noted.transport = self.set.add(sock, noted, address)
+        noted.transport = self.set.add(fd, noted, address)
         self.made.append(noted)
         self.peers.append(peer)
         return noted, peer
@@ -732,13 +735,36 @@ def test_a_descriptor_that_is_used_again_has_a_new_transport(run):
     run(main)
 
 
-def test_a_socket_that_cannot_be_watched_stays_the_callers(run):
+def test_a_descriptor_that_cannot_be_watched_stays_the_callers(run):
     async def main(bench):
-        noted = Noted()
-        sock = socket.socket()
-        sock.close()
-        with pytest.raises((OSError, ValueError)):
-            bench.set.add(sock, noted, None)
+        with pytest.raises(PermissionError):
+            bench.set.add(file.fileno(), Noted(), None)
         assert len(bench.set) == 0
+
+    with Path(__file__).open() as file:  # a file is always ready: the system does not watch it
+        run(main)
+        assert file.read(3) == '"""'
+
+
+def test_a_peer_of_ip_6_has_its_whole_address(run):
+    async def main(bench):
+        with socket.socket(socket.AF_INET6) as listening, socket.socket(socket.AF_INET6) as peer:
+            try:
+                listening.bind(("::1", 0))
+            except OSError:
+                pytest.skip("the machine has no IPv6")
+            listening.listen()
+            peer.connect(listening.getsockname())
+            fd, address = bench.set.accept(listening)
+            assert address == peer.getsockname()
+            socket.close(fd)
+
+    run(main)
+
+
+def test_a_socket_that_cannot_be_accepted_from_is_an_error(run):
+    async def main(bench):
+        with socket.socket() as deaf, pytest.raises(OSError, match="Invalid argument"):
+            bench.set.accept(deaf)
 
     run(main)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -100,6 +101,9 @@ class ServedListener:
         self._accepting: list[socket.socket] = []
         is_plain = tls is None and websocket is None and proxy is None
         self._sockets: SharedSockets | None = open_sockets(backend) if is_plain else None
+        self._take: Callable[[socket.socket], None] = (
+            self._accept if self._sockets is None else partial(self._accept_own, self._sockets)
+        )
         self._handshakes: dict[asyncio.Task[None], _Guard] = {}
         self._closing = False
         secure, frames = tls is not None, websocket is not None
@@ -120,7 +124,7 @@ class ServedListener:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.listen(BACKLOG)
                 self._accepting.append(sock)
-                self._loop.add_reader(sock.fileno(), self._accept, sock)
+                self._loop.add_reader(sock.fileno(), self._take, sock)
 
     def close(self) -> None:
         """Accept no more, end handshakes, leave connections alone. Idempotent."""
@@ -158,33 +162,35 @@ class ServedListener:
                 sock.close()
                 continue
             arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
-            if self._sockets is not None:
-                self._begin(sock, address, arrival, self._sockets)
-                continue
             guard = _Guard(self, arrival)
             task = self._loop.create_task(self._shake(sock, arrival, guard))
             self._handshakes[task] = guard
             task.add_done_callback(partial(self._shaken, sock, arrival))
 
-    def _begin(
-        self, sock: socket.socket, address: Any, arrival: _Arrival, sockets: SharedSockets
-    ) -> None:
-        """A connection that needs no handshake."""
-        arrival.host_key = self.gate.take_host(arrival.host)
-        guard = _Guard(self, arrival)
-        try:
-            if arrival.host_key is None:
-                raise PermissionError("its address may not come in")
-            transport = sockets.add(sock, guard, address)
-        except OSError as error:
-            sock.close()
-            self.gate.leave(arrival.host_key)
-            if arrival.host_key is not None:
-                _log.error(
-                    "a connection cannot be served", listener=self.listener.name, error=str(error)
-                )
-            return
-        guard.connection_made(cast("asyncio.Transport", transport))
+    def _accept_own(self, sockets: SharedSockets, listening: socket.socket) -> None:
+        """Accept connections that need no handshake, for sockets of our own."""
+        for _ in range(ACCEPTS_PER_PASS):
+            try:
+                found = sockets.accept(listening)
+            except OSError as error:
+                self._accept_failed(listening, error)
+                return
+            if found is None:
+                return
+            fd, address = found
+            arrival = self._admitted(address)
+            if arrival is None:
+                os.close(fd)
+                continue
+            guard = _Guard(self, arrival)
+            try:
+                transport = sockets.add(fd, guard, address)
+            except OSError as error:
+                os.close(fd)
+                self.gate.leave(arrival.host_key)
+                _log.error("connection refused", listener=self.listener.name, error=str(error))
+                return
+            guard.connection_made(cast("asyncio.Transport", transport))
 
     def _accept_failed(self, listening: socket.socket, error: OSError) -> None:
         if error.errno not in _OUT_OF_FILES:
@@ -200,7 +206,7 @@ class ServedListener:
 
     def _accept_again(self, listening: socket.socket) -> None:
         if not self._closing:
-            self._loop.add_reader(listening.fileno(), self._accept, listening)
+            self._loop.add_reader(listening.fileno(), self._take, listening)
 
     async def _shake(self, sock: socket.socket, arrival: _Arrival, guard: _Guard) -> None:
         try:
@@ -296,7 +302,10 @@ class ServedListener:
     def arrived(self, transport: asyncio.BaseTransport) -> _Arrival | None:
         """Admit a connection that the loop accepted for us; None: it may not come in."""
         address = transport.get_extra_info("peername")
-        if not address or self._closing or not self.gate.enter():  # no address: the peer is gone
+        return self._admitted(address) if address else None  # else the peer is gone
+
+    def _admitted(self, address: Any) -> _Arrival | None:
+        if self._closing or not self.gate.enter():
             return None
         arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
         arrival.host_key = self.gate.take_host(arrival.host)

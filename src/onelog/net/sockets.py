@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -61,8 +62,9 @@ class SharedSockets:
         row[1] += 1
         self._set: SocketSet = row[0]
         self._is_closed = False
-        self.add: Callable[[Any, Any, Any], SocketTransport] = self._set.add
-        """Take over a connected socket; see the kernel."""
+        self.accept: Callable[[socket.socket], tuple[int, Any] | None] = self._set.accept
+        self.add: Callable[[int, Any, Any], SocketTransport] = self._set.add
+        """Accept a connection, and take over its socket; see the kernel."""
 
     def close(self) -> None:
         """The listener takes no more connections; those that stand go on. Idempotent."""

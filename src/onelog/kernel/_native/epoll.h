@@ -6,6 +6,8 @@
 #define ONELOG_EPOLL_H
 
 #include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -41,6 +43,13 @@ static inline int epoll_ctl(int set, int what, int fd, struct epoll_event *event
     errno = ENOSYS;
     return -1;
 }
+static inline int accept4(int fd, struct sockaddr *found, socklen_t *size, int flags) {
+    (void)fd, (void)found, (void)size, (void)flags;
+    errno = ENOSYS;
+    return -1;
+}
+#define SOCK_NONBLOCK 0
+#define SOCK_CLOEXEC 0
 static inline int epoll_wait(int set, struct epoll_event *events, int most, int ms) {
     (void)set, (void)events, (void)most, (void)ms;
     errno = ENOSYS;
@@ -55,6 +64,39 @@ typedef struct {
     ssize_t size; /* bytes of the pieces */
     ssize_t sent; /* bytes that the system took; negative: the number of the error */
 } ol_sending;
+
+typedef struct {
+    char host[64];
+    unsigned port;
+    unsigned flow;
+    unsigned scope;
+    int is_ip6;
+} ol_peer;
+
+/* Accept a connection. Returns its socket, or -1: nothing is there any more, or see errno. */
+static inline int ol_accept(int listening, ol_peer *peer) {
+    struct sockaddr_storage found;
+    socklen_t size = sizeof found;
+    int fd = accept4(listening, (struct sockaddr *)&found, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return -1;
+    memset(peer, 0, sizeof *peer);
+    if (found.ss_family == AF_INET) {
+        peer->port = ntohs(((struct sockaddr_in *)&found)->sin_port);
+    } else if (found.ss_family == AF_INET6) {
+        struct sockaddr_in6 *ip6 = (struct sockaddr_in6 *)&found;
+        peer->is_ip6 = 1;
+        peer->port = ntohs(ip6->sin6_port);
+        peer->flow = ntohl(ip6->sin6_flowinfo);
+        peer->scope = ip6->sin6_scope_id;
+    }
+    if (getnameinfo((struct sockaddr *)&found, size, peer->host, sizeof peer->host, NULL, 0,
+                    NI_NUMERICHOST) != 0) {
+        close(fd);
+        errno = ECONNABORTED;
+        return -1;
+    }
+    return fd;
+}
 
 /* Change what a set watches a socket for. Returns the number of the error, or 0. */
 static inline int ol_watch(int set, int what, int fd, unsigned events, void *owner) {

@@ -26,6 +26,13 @@ cdef extern from "epoll.h":
         iovec *first
         Py_ssize_t size
         Py_ssize_t sent
+    ctypedef struct ol_peer:
+        char host[64]
+        unsigned port
+        unsigned flow
+        unsigned scope
+        int is_ip6
+    int ol_accept(int listening, ol_peer *peer)
     int epoll_create1(int flags)
     int epoll_wait(int fd, epoll_event *events, int most, int ms)
     int ol_watch(int fd, int what, int socket, unsigned events, void *owner)

@@ -19,6 +19,7 @@ from onelog.kernel._native.epoll cimport (
     ol_watch, shutdown,
 )
 from onelog.kernel._native.outbox cimport Outbox
+from onelog.kernel._native.socket_accept cimport accept_socket
 from onelog.kernel._native.socket_read cimport READ_BYTES_LARGE, READ_BYTES_MAX, read_socket
 
 import os
@@ -85,19 +86,29 @@ cdef class SocketSet:
         self.is_closing = True
         self._close_if_unused()
 
-    def add(self, sock, protocol, peername):
+    def accept(self, listening):
+        """Accept a connection: its descriptor and its peer's address; None: there is none.
+
+        Raises OSError when the system gives none although one is there.
+        """
+        cdef int problem = 0
+        found = accept_socket(listening.fileno(), &problem)
+        if problem:
+            raise _error(problem)
+        return found
+
+    def add(self, int fd, protocol, peername):
         """Take over a connected socket; the caller calls `connection_made` of the protocol.
 
         Raises OSError when the system cannot watch it; then it remains the caller's.
         """
         cdef SocketTransport made = SocketTransport.__new__(SocketTransport)
-        cdef int fd = sock.fileno(), problem
+        cdef int problem
         assert not self.is_closing, "the set is closed"
-        sock.setblocking(False)
         problem = ol_watch(self.fd, EPOLL_CTL_ADD, fd, EPOLLIN, <void *> made)
         if problem:
             raise _error(problem)
-        made.fd = sock.detach()
+        made.fd = fd
         made.owner = self
         made.peername = peername
         made.watched = EPOLLIN

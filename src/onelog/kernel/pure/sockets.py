@@ -62,15 +62,26 @@ class SocketSet:
         self._is_closing = True
         self._close_if_unused()
 
-    def add(self, sock: socket.socket, protocol: Any, peername: Any) -> SocketTransport:
+    def accept(self, listening: socket.socket) -> tuple[int, Any] | None:
+        """Accept a connection: its descriptor and its peer's address; None: there is none.
+
+        Raises OSError when the system gives none although one is there.
+        """
+        try:
+            sock, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return None
+        return sock.detach(), address
+
+    def add(self, fd: int, protocol: Any, peername: Any) -> SocketTransport:
         """Take over a connected socket; the caller calls `connection_made` of the protocol.
 
         Raises OSError when the system cannot watch it; then it remains the caller's.
         """
         assert not self._is_closing, "the set is closed"
-        made = SocketTransport(self, sock, protocol, peername)
-        self._epoll.register(sock.fileno(), _IN)
-        self._transports[sock.fileno()] = made
+        self._epoll.register(fd, _IN)
+        made = SocketTransport(self, socket.socket(fileno=fd), protocol, peername)
+        self._transports[fd] = made
         return made
 
     def _close_if_unused(self) -> None:
