@@ -152,7 +152,12 @@ async def test_groups_of_users_are_set_with_the_user_and_change_answers_at_once(
     api.client.headers["authorization"] = (
         f"Bearer {(await api.tokens.create('t', AdminRole.ADMIN, 10_000))[0]}"
     )
-    made = {"name": "bob", "password": "secret", "groups": ["ops", "ops", "night"], "scram": False}
+    made = {
+        "name": "bob",
+        "password": "a secret",
+        "groups": ["ops", "ops", "night"],
+        "scram": False,
+    }
     answer = await api.ask("POST", "/users", made)
     assert answer.status_code == 201
     assert answer.json()["groups"] == ["ops", "night"]
@@ -176,11 +181,11 @@ async def test_a_change_of_a_user_is_all_or_nothing(api):
     body = {"role": "viewer", "disabled": True, "groups": ["not a group"]}
     assert (await api.ask("PATCH", "/users/bob", body)).status_code == 400
     assert await api.authenticator.users.info("bob") == before
-    body = {"name": "eve", "password": "secret", "groups": ["not a group"]}
+    body = {"name": "eve", "password": "a secret", "groups": ["not a group"]}
     assert (await api.ask("POST", "/users", body)).status_code == 400
     with pytest.raises(NotFound):
         await api.authenticator.users.info("eve")
-    body = {"role": "viewer", "groups": ["a"], "password": "other"}
+    body = {"role": "viewer", "groups": ["a"], "password": "another one"}
     after = (await api.ask("PATCH", "/users/bob", body)).json()
     assert (after["role"], after["groups"], after["disabled"]) == ("viewer", ["a"], False)
     assert (await api.authenticator.password("bob", b"other")).name == "bob"

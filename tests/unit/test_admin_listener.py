@@ -76,9 +76,9 @@ async def test_over_tls_the_cookie_is_for_tls_only(certificate):
     url = server.info().listeners[0].url
     assert url.startswith("https://")
     async with httpx.AsyncClient(verify=context, base_url=f"{url}api/v1") as client:
-        made = {"name": "root", "password": "secret", "role": "admin"}
+        made = {"name": "root", "password": "a secret", "role": "admin"}
         assert (await client.post("/users", json=made)).status_code == 201
-        answer = await client.post("/login", json={"user": "root", "password": "secret"})
+        answer = await client.post("/login", json={"user": "root", "password": "a secret"})
         assert "; Secure" in answer.headers["set-cookie"]
         assert (await client.get("/session")).json()["name"] == "root"
     server.request_stop()

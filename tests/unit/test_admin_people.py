@@ -85,7 +85,7 @@ async def test_every_operation_needs_a_login_where_nobody_comes_in_without(
 async def test_without_users_this_machine_may_do_everything_and_is_told_so(api):
     body = (await api.get("/session")).json()
     assert (body["name"], body["role"], body["open"]) == ("anonymous", "admin", True)
-    made = {"name": "root", "password": "secret", "role": "admin"}
+    made = {"name": "root", "password": "a secret", "role": "admin"}
     assert (await api.ask("POST", "/users", made)).status_code == 201
     body = (await api.get("/session")).json()
     assert (body["role"], body["open"]) == ("viewer", False)
@@ -93,9 +93,23 @@ async def test_without_users_this_machine_may_do_everything_and_is_told_so(api):
 
 
 async def test_the_first_user_that_is_made_over_the_api_is_an_administrator(api):
-    made = {"name": "joe", "password": "secret", "role": "viewer"}
+    made = {"name": "joe", "password": "a secret", "role": "viewer"}
     assert (await api.ask("POST", "/users", made)).status_code == 409
     assert not api.authenticator.has_users
+
+
+async def test_a_weak_password_is_refused_wherever_it_is_set_over_the_api(api):
+    await api.authenticator.users.add("root", "secret", scram=False, administrator=True)
+    text, _info = await api.tokens.create("t", AdminRole.ADMIN, 60_000, "root")
+    headers = {"authorization": f"Bearer {text}"}
+    body = {"name": "longname", "scram": False}
+    for password, told in (("seven77", "at least 8 characters"), ("LongName", "the user's name")):
+        made = await api.ask("POST", "/users", {**body, "password": password}, headers=headers)
+        assert (made.status_code, told in made.json()["error"]["message"]) == (400, True)
+    strong = {**body, "password": "eight888"}
+    assert (await api.ask("POST", "/users", strong, headers=headers)).status_code == 201
+    weak = await api.ask("PATCH", "/users/longname", {"password": "seven77"}, headers=headers)
+    assert weak.status_code == 400
 
 
 async def test_other_machines_are_never_let_in_without_a_login(tmp_path):

@@ -52,7 +52,9 @@ async def test_while_somebody_looks_each_client_of_a_user_is_named(tmp_path):
             await second.publish("a/1", "z")
             await other.publish("a/2", "z")
         assert sorted(writers_of(node, "a/1")) == [("", 1), ("first", 1), ("second", 1)]
-        assert [row.input.staged for row in node.hub.connections] == [1, 4, 4], "by the kernel"
+        assert sorted(row.input.staged for row in node.hub.connections) == [1, 4, 4], (
+            "by the kernel"
+        )
 
 
 async def test_when_nobody_looks_any_more_the_kernel_has_its_routes_again(tmp_path, monkeypatch):

@@ -192,7 +192,7 @@ async def test_administrators_read_the_trail_by_the_api_and_viewers_do_not(tmp_p
         admin = await token(api, "root", AdminRole.ADMIN)
         viewer = await token(api, "eve", AdminRole.OPERATOR)
         for name in ("one", "two", "three"):
-            made = {"name": name, "password": "p", "role": "none"}
+            made = {"name": name, "password": "p" * 8, "role": "none"}
             await api.ask("POST", "/users", made, headers=admin)
         await api.trail.flush()
         assert (await api.get("/audit", headers=viewer)).status_code == 403

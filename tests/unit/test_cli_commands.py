@@ -438,7 +438,7 @@ def test_roles_logins_and_tokens(guarded, capsys, monkeypatch, tmp_path_factory)
     assert ran("login", "--user", "alice", "--password-stdin", given="pencil\n").code == 0
     assert "bob" in ran("user", "list").out
     assert ran("user", "disable", "bob").out == f"disabled user bob at {url}\n"
-    assert ran("user", "add", "carol", "--password-stdin", given="ink-pot\n").code == 0
+    assert ran("user", "add", "carol", "--password-stdin", given="an ink-pot\n").code == 0
     assert ran("user", "role", "carol", "operator").code == 0
     assert ran("user", "show", "carol").code == 0
     assert ran("user", "remove", "carol").code == 0
