@@ -42,7 +42,7 @@ export function NewUser({ isFirst, onClose, onDone }: FormProps & { isFirst: boo
       <Field label="Name">
         <input required maxLength={256} autocomplete="off" value={name} onInput={(event) => setName(event.currentTarget.value)} />
       </Field>
-      <Field label="Password">
+      <Field label="Password" hint="At least 8 characters, and not the name.">
         <input required type="password" maxLength={1024} autocomplete="new-password" value={password} onInput={(event) => setPassword(event.currentTarget.value)} />
       </Field>
       <Field label="Role" hint="What the user may do here. What it may publish and read is said by access rules.">
@@ -75,7 +75,7 @@ export function ChangeUser({ user, onClose, onDone }: FormProps & { user: UserIn
       <Field label="Role">
         <Choice label="Role" value={role} options={ROLES} onChange={setRole} />
       </Field>
-      <Field label="New password" hint="Empty: it stays as it is.">
+      <Field label="New password" hint="At least 8 characters. Empty: it stays as it is.">
         <input type="password" maxLength={1024} autocomplete="new-password" value={password} onInput={(event) => setPassword(event.currentTarget.value)} />
       </Field>
       <label class="row">
