@@ -73,7 +73,7 @@ class Probes:
         return _health_answer(self._desk.health.live(), {})
 
     async def ready(self, request: Request) -> Response:
-        """200 when every check passes, 503 otherwise; with the reasons for whom may see them."""
+        """200 when every check passes, else 503; a caller who may see the reasons gets them."""
         report = self._desk.health.ready()
         caller = self._gatekeeper.without_login(request)
         if caller is None:

@@ -225,7 +225,7 @@ class Authenticator:
 
     @property
     def has_users(self) -> bool:
-        """Whether there is any user, whatever may be known of it."""
+        """Whether there is any user, even one whose record cannot be read."""
         return not self._table.is_empty
 
     def role_of(self, name: str, since_ms: int | None = None) -> AdminRole:
@@ -244,8 +244,8 @@ class Authenticator:
         """Whether an identity may change other users.
 
         An anonymous peer may make the first user, as `guest` may in RabbitMQ, if such peers may
-        connect (`security.anonymous`). As soon as there is one, whatever may be known of it, only
-        administrators change users.
+        connect (`security.anonymous`). As soon as there is a user, even one whose record cannot be
+        read, only administrators change users.
         """
         found = self._table.get(name)
         if found is None:
@@ -259,7 +259,7 @@ class Authenticator:
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call `listener` with the name of each user that changes, to look at its connections.
 
-        What it answers ends that.
+        Call the function that this returns to end that.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

@@ -90,7 +90,7 @@ class Bans:
     # -- logins
 
     async def guard(self, host: str, check: Callable[[], Awaitable[T]]) -> T:
-        """Let a peer prove who it is; a failure counts against its address, and comes late.
+        """Let a peer prove who it is. A failure counts against its address, and is answered late.
 
         Raises what the check raises, and AddressBanned for an address that is banned.
         """

@@ -52,14 +52,14 @@ class SetPassword(msgspec.Struct, frozen=True, kw_only=True, tag="user.passwd"):
 
 
 class SetDisabled(msgspec.Struct, frozen=True, kw_only=True, tag="user.disable"):
-    """Let a user no longer in, or in again."""
+    """Disable a user, or let it log in again."""
 
     name: str
     disabled: bool
 
 
 class SetAdministrator(msgspec.Struct, frozen=True, kw_only=True, tag="user.administrator"):
-    """Let a user change other users, or no more."""
+    """Make a user an administrator, or take that away."""
 
     name: str
     administrator: bool
@@ -124,11 +124,11 @@ class UserDesk(Protocol):
         ...
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
-        """Let a user no longer in, or in again."""
+        """Disable a user, or let it log in again."""
         ...
 
     async def set_administrator(self, name: str, administrator: bool) -> None:
-        """Let a user change other users, or no more."""
+        """Make a user an administrator, or take that away."""
         ...
 
     async def set_groups(self, name: str, groups: tuple[str, ...]) -> None:

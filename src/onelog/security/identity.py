@@ -50,7 +50,7 @@ class Identity(msgspec.Struct, frozen=True):
     """What the token's claims allow over the admin API."""
 
     def principal(self, protocol: str, client_id: str = "") -> Principal:
-        """Who asks, when this peer does."""
+        """The principal of this peer's requests."""
         return Principal(self.name, protocol, client_id, self.proof == "certificate", self.claims)
 
 

@@ -18,7 +18,7 @@ class AdminRole(StrEnum):
     """Also change who may come in, and settings."""
 
     def covers(self, needed: AdminRole) -> bool:
-        """Whether this role may do what needs another."""
+        """Whether this role may do all that the role `needed` may."""
         return _RANK[self] >= _RANK[needed]
 
 

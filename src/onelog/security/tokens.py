@@ -70,7 +70,7 @@ class Tokens:
         await self.issuer.close()
 
     async def renew_keys_for(self, token: str) -> None:
-        """Ask the issuer for its keys if the token names one that is not known."""
+        """Ask the issuer for its keys if the token names a key that is not known."""
         if len(token) > TOKEN_BYTES_MAX:
             return
         try:

@@ -110,11 +110,11 @@ class Users:
         await self._change(name, password, **fields)
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
-        """Let a user no longer in, or in again. Raises NotFound."""
+        """Disable a user, or let it log in again. Raises NotFound."""
         await self._change(name, disabled=disabled)
 
     async def set_administrator(self, name: str, administrator: bool) -> None:
-        """Let a user change other users, or no more. Raises NotFound."""
+        """Make a user an administrator, or take that away. Raises NotFound."""
         await self._change(name, administrator=administrator)
 
     async def set_groups(self, name: str, groups: tuple[str, ...]) -> None:
@@ -134,7 +134,7 @@ class Users:
         disabled: bool | None = None,
         groups: Iterable[str] | None = None,
     ) -> None:
-        """Change several things of a user at once, all or none; None stays. Raises NotFound."""
+        """Change several things of a user, all or none. What is None stays. Raises NotFound."""
         fields: Fields = {} if role is None else _role_fields(role)
         if disabled is not None:
             fields["disabled"] = disabled
@@ -160,8 +160,8 @@ class Users:
     ) -> None:
         """Give a user SCRAM credentials by mechanism and take others away; the password stays.
 
-        A user that is not there is made, without a password; one that has neither a password nor a
-        credential left goes. Raises NotFound when it has not what is to be taken away.
+        A user that is not there is made, without a password. A user who has neither a password nor
+        a credential left is removed. Raises NotFound for a credential that the user does not have.
         """
         check_user_name(name, _prepared_name(name))
         entry = await self._store.get(key_of(name))

@@ -182,7 +182,7 @@ class AccessOperations:
         return self._desk.broker.access
 
     async def state(self, _call: ApiCall[NoQuery, None]) -> AccessState:
-        """The whole."""
+        """The access list as a whole."""
         access = self._access
         return AccessState(
             open=not access.checks_delivery,
@@ -240,7 +240,7 @@ class AccessOperations:
         await access.change(remove=(name,), may_open=call.query.may_open)
 
     async def test(self, call: ApiCall[NoQuery, AccessQuestion]) -> AccessAnswered:
-        """Ask."""
+        """Judge whether somebody may do something."""
         body, access = call.body, self._access
         verdict = ask(
             access,

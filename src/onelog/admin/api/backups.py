@@ -80,10 +80,10 @@ class BackupOperations:
         return self._desk.broker.backups.find(call.names["backup"])
 
     async def start(self, call: ApiCall[NoQuery, NewBackup]) -> BackupRun:
-        """Begin."""
+        """Begin a backup."""
         wanted = call.body
         return self._desk.broker.backups.start(wanted.url, wanted.options, wanted.bytes_per_s)
 
     async def cancel(self, call: ApiCall[NoQuery, None]) -> BackupRun:
-        """End one."""
+        """End a backup that runs."""
         return await self._desk.broker.backups.cancel(call.names["backup"])

@@ -58,7 +58,8 @@ class Caller:
 
     @property
     def principal(self) -> Principal:
-        """As the door knows it. Access rules do not bind those who may change them."""
+        """The caller as the broker's door knows it. Administrators, who may change access rules,
+        are not bound by them."""
         if self.role is AdminRole.ADMIN:
             return LOCAL
         known = self.identity

@@ -51,9 +51,9 @@ class Gatekeeper:
             await self._desk.opened.authenticator.renew_keys_for(text)
 
     async def admit(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
-        """`identify`, where a wrong token counts against the address, and is answered late.
+        """Identify the caller. A wrong token counts against its address, and is answered late.
 
-        Raises QuotaExceeded for an address with too many of them.
+        Raises what `identify` raises, and QuotaExceeded for an address with too many wrong tokens.
         """
         await self.renew_keys(request)
         host = peer_host(request)
@@ -72,7 +72,7 @@ class Gatekeeper:
         """The caller, and the cookie of its session if it showed one.
 
         Raises NotAuthenticated, NotAuthorized. A login that fails is noted in the audit trail, and
-        so is a change that nobody knows the author of.
+        so is a change whose author is not known.
         """
         try:
             return self._identify(request, needed)
@@ -150,7 +150,10 @@ class Gatekeeper:
         return Caller(name, role, "session", session.expires_ms, session.identity)
 
     def without_login(self, request: Request) -> Caller | None:
-        """Who a peer is if it shows nothing; None: it is not let in. Nothing is noted."""
+        """The caller that a peer without credentials is; None: such a peer is not let in.
+
+        Nothing is noted.
+        """
         try:
             return self._anonymous(request)
         except NotAuthenticated:

@@ -63,7 +63,7 @@ class LoginSessions:
         return cookie, session
 
     def find(self, cookie: str) -> LoginSession | None:
-        """The session of a cookie, if it lasts; it was used now."""
+        """The session of a cookie; None: it is over. The session counts as used now."""
         session = self._sessions.pop(cookie, None)
         now = self._clock.monotonic()
         if session is None or now >= session.ends_at or now >= session.idle_at:
@@ -78,7 +78,7 @@ class LoginSessions:
 
 
 def is_same(given: str, expected: str) -> bool:
-    """Whether two secrets are the same, in a time that tells nothing."""
+    """Whether two secrets are the same, in a time that does not depend on where they differ."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 

@@ -128,7 +128,7 @@ class MessageOperations:
         return rows
 
     async def peek(self, call: ApiCall[MessageQuery, None]) -> Messages:
-        """Look."""
+        """Show messages of a filter."""
         query = call.query
         check_filter(query.filter)
         _check_start(query)
@@ -177,7 +177,7 @@ class MessageOperations:
         ]
 
     async def publish(self, call: ApiCall[NoQuery, NewMessage]) -> PublishedAt:
-        """Publish."""
+        """Publish a message."""
         body = call.body
         check_topic(body.topic)
         if not is_writable(body.topic):

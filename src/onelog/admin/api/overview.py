@@ -141,7 +141,7 @@ class OverviewOperations:
         return full_page(call.query, rows, _listener_key)
 
     async def overview(self, call: ApiCall[NoQuery, None]) -> Overview:
-        """The whole."""
+        """The whole broker at a glance."""
         desk, broker, desks = self._desk, self._desk.broker, self._desk.desks()
         sight = desk.sight(call.caller)
         streams = broker.streams.streams()

@@ -96,9 +96,9 @@ async def choose(
     kind: Any,
     wanted: Callable[[R], bool] = lambda _row: True,
 ) -> list[R]:
-    """The rows of a page in the order of their keys, and one more if there is one.
+    """The rows of a page in the order of their keys, and one more if another page follows.
 
-    Others have their turn between: rows that come lazily come from a copy.
+    Other requests have their turn meanwhile. So rows that come lazily have to come from a copy.
     """
     after = decode_key(query.cursor, kind)
     source = iter(rows)

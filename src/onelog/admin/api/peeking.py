@@ -181,7 +181,8 @@ def _header(name: bytes, value: bytes | None) -> HeaderShown:
 
 
 def _as_text(data: bytes) -> tuple[str | None, str | None]:
-    """Text, or base64 of what is none; a cut character at the end does not count."""
+    """Bytes as text, or as base64 if they are no text. A character that was cut off at the end is
+    left out."""
     try:
         return data.decode(), None
     except UnicodeDecodeError as error:

@@ -178,7 +178,7 @@ class PeopleOperations:
     # -- sessions
 
     async def login_ways(self, _call: ApiCall[NoQuery, None]) -> LoginWays:
-        """For a page that nobody is logged in at yet."""
+        """The ways to log in, for a page at which nobody is logged in yet."""
         settings = self._desk.opened.loaded.config.security.tokens
         return LoginWays(provider_url=provider_login(settings))
 

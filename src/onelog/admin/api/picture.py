@@ -177,7 +177,7 @@ class PictureOperations:
     def _readers(
         self, topic: str, stream_id: str, places: tuple[PartitionHandle, ...]
     ) -> Iterator[Reader | None]:
-        """Every cursor on the topic; None for each one that is not, so that others get a turn."""
+        """Every cursor on the topic, and None for each other cursor, so that others get a turn."""
         desk = self._desk.broker.cursors
         seen = set()
         for cursor in desk.open_cursors():

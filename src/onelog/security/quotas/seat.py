@@ -152,7 +152,7 @@ class QuotaSeat:
     # -- numbers
 
     def take(self, limit: Limit, count: int = 1) -> None:
-        """Hold so many more of something. Raises QuotaExceeded when that are too many."""
+        """Hold so many more of something. Raises QuotaExceeded when that is too many."""
         for tally, most in self._tallies.get(limit, ()):
             if tally.used + count > most:
                 self._quotas.refusals[limit] += 1
@@ -182,7 +182,7 @@ class QuotaSeat:
         self.take(Limit.CONNECTIONS, connections)
 
     def renew(self) -> None:
-        """Quotas changed: take from what counts now. Nothing is held back for what was before."""
+        """Quotas changed: take from what counts now. The connection is held back no longer."""
         if self._owner is None:
             return  # it left when an earlier one changed
         self._count(-1)

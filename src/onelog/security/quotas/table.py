@@ -292,7 +292,7 @@ class ClientQuotas:
     ) -> QuotaRow | None:
         """Set limits and drop others, durably; both apply when this returns.
 
-        Limits to drop are such that the entity could have, unless `others` says that any will do.
+        A limit to drop has to be one that the entity could have, unless `others` is set.
         Returns the quota, or None when no limit is left of it. Raises InvalidName, InvalidRequest.
         """
         entity = check_entity(entity)
