@@ -122,12 +122,12 @@ class Follower:
 
     def _concerns(self, source: LiveSource) -> bool:
         """Whether any queue may take records of a partition, or a channel waits for answers."""
-        if source.stream.name == QUEUES_STREAM and self._waits_for_replies():
-            return True
-        if not self._has_queues:
-            return False
         name = source.stream.name
-        return self._root_matters or name == AUDIT_STREAM or name.startswith(STREAM_PREFIX)
+        if self._has_queues and (
+            self._root_matters or name.startswith(STREAM_PREFIX) or name == AUDIT_STREAM
+        ):
+            return True
+        return name == QUEUES_STREAM and self._waits_for_replies()
 
     def _waits_for_replies(self) -> bool:
         return any(vhost.replies for vhost in self._hub.vhosts.all())
