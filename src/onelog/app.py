@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import gc
 import os
 import platform
 import resource
@@ -36,6 +35,7 @@ from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.base.networks import is_loopback
+from onelog.base.process import share_the_interpreter, spare_the_collector
 from onelog.broker import (
     MAIN,
     AppendSpans,
@@ -444,6 +444,7 @@ def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
     raise_open_files_limit(loaded.config.limits.open_files_max)
     keep_freed_memory()
+    share_the_interpreter()
 
     async def run() -> None:
         server = Server(loaded, SystemClock())
@@ -463,20 +464,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         _log.warning("uvloop is not installed: the slower asyncio loop is used")
         return None
     return uvloop.new_event_loop
-
-
-def spare_the_collector() -> None:
-    """Let Python's cycle collector leave alone what lives as long as the process.
-
-    A collection walks the objects of its generation while clients wait: about 0.2 ms per thousand.
-    A connection that says nothing keeps some thirty. So the young generation is small: when
-    thousands of connections come in a second, each pause is a millisecond. With 50,000 objects it
-    was ten, and that was the p99 of everybody who was logged in (measured). Hot paths make no
-    cycles, so older generations are collected after a million and 20 million objects that stay.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 200, 20)
 
 
 def keep_freed_memory() -> None:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from onelog.backup.stores import Bytes, StoredObject, read_part
+from onelog.backup.disk import Bytes, read_part
+from onelog.backup.stores import StoredObject
 from onelog.base import faults
 from onelog.base.errors import ConfigError, InvalidRequest, NotFound, StorageError, Unavailable
 
@@ -49,6 +50,9 @@ except ModuleNotFoundError as missing:
 
 class ObjectBackups:
     """Backups below the prefix of a bucket."""
+
+    at_once = 4
+    """A request is on its way for much longer than its bytes are."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._url = url

@@ -9,7 +9,8 @@ Rules:
 - A sealed file that the newest backup knows by inode, time and size is not read again.
 - An object that no manifest names is compared before it is used, and only while it is young:
   pruning takes the old ones.
-- At most `THREADS` pieces are in memory at once. The manifest comes last, after a flush.
+- Only as many pieces are on their way as the store takes `at_once`. The manifest comes last, after
+  a flush.
 - A mark in the store says that the backup runs, so that nothing of it is pruned (`marks.py`).
 """
 
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from onelog.backup.disk import read_part
 from onelog.backup.manifest import (
     BackupPartition,
     BackupSummary,
@@ -40,8 +42,7 @@ from onelog.backup.manifest import (
     object_name,
 )
 from onelog.backup.marks import RunningMark
-from onelog.backup.repository import GRACE_MS, PIECE_BYTES, THREADS, Repository, now_ms
-from onelog.backup.stores import read_part
+from onelog.backup.repository import GRACE_MS, PIECE_BYTES, Repository, now_ms
 from onelog.base import faults
 from onelog.base.errors import Conflict, StorageError
 from onelog.kernel import crc32c
@@ -141,11 +142,12 @@ class Sending:
     def _run(self) -> Manifest:
         self._look()
         rows: list[_Open] = []
-        with ThreadPoolExecutor(THREADS) as threads:
+        at_once = self._repository.store.at_once
+        with ThreadPoolExecutor(at_once) as threads:
             jobs: set[Future[None]] = set()
             try:
                 for row, number, position, size in self._pieces(rows):
-                    if len(jobs) >= THREADS:
+                    if len(jobs) >= at_once:
                         done, jobs = wait(jobs, return_when=FIRST_COMPLETED)
                         for job in done:
                             job.result()

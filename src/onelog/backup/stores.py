@@ -18,17 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from onelog.backup.disk import Bytes, copy_part, write_all
 from onelog.base import faults
 from onelog.base.errors import InvalidRequest, NotFound, OnelogError, StorageError, StorageFull
 
-Bytes = bytes | bytearray | memoryview
 TEMPORARY: Final = ".tmp"
 """How names end that are being written, or that a crash left half written."""
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 """How URLs of stores begin. obstore knows more, but what it keeps in memory is no backup."""
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/*")
-_NO_COPY: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
-"""The system cannot copy between these two files; they are read and written then."""
 
 
 class StoredObject(NamedTuple):
@@ -42,6 +40,9 @@ class StoredObject(NamedTuple):
 
 class BackupStore(Protocol):
     """Names, each with its bytes."""
+
+    at_once: int
+    """How many names are best put at the same time."""
 
     def put(self, name: str, data: Bytes) -> None:
         """Write a name; one that exists is replaced."""
@@ -131,19 +132,24 @@ def check_scheme(url: str) -> None:
 class FolderBackups:
     """Backups in a folder."""
 
+    at_once = 1
+    """One copy keeps a disk busy; with more the broker waits longer for its own writes."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = threading.Lock()
+        self._unsynced_files: set[Path] = set()
+        """Files whose bytes are on the disk, but not the fact that they belong to the file."""
         self._unsynced: set[Path] = set()
         """Folders in which names were made and not synced."""
 
     def put(self, name: str, data: Bytes) -> None:
         """Write a file."""
-        self._put(name, partial(_write, data))
+        self._put(name, partial(write_all, data))
 
     def put_part(self, name: str, file: int, position: int, size_bytes: int) -> None:
         """Let the system copy a part of a file; where it can, it shares the blocks."""
-        self._put(name, partial(_copy, file, position, size_bytes))
+        self._put(name, partial(copy_part, file, position, size_bytes))
 
     def _put(self, name: str, fill: Callable[[int], None]) -> None:
         """Fill a file beside its name, then rename it."""
@@ -155,7 +161,6 @@ class FolderBackups:
             target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 fill(target)
-                os.fdatasync(target)  # here, while other threads copy
             finally:
                 os.close(target)
             beside.replace(path)
@@ -164,6 +169,7 @@ class FolderBackups:
                 beside.unlink()
             raise self._failed("written", error) from error
         with self._lock:
+            self._unsynced_files.add(path)
             self._unsynced.update((path.parent, path.parent.parent, self._root, self._root.parent))
 
     def touch(self, name: str) -> None:
@@ -176,12 +182,17 @@ class FolderBackups:
             raise self._failed("written", error) from error
 
     def flush(self) -> None:
-        """Sync the folders of the files that were written since the last time."""
+        """Sync the files that were written since the last time, then their folders.
+
+        Once for all, because each sync by itself makes the file system write its journal, which
+        the syncs of the broker wait for.
+        """
         with self._lock:
+            files, self._unsynced_files = self._unsynced_files, set()
             folders, self._unsynced = self._unsynced, set()
         try:
-            for folder in folders:
-                _sync(folder)
+            for path in (*files, *folders):
+                _sync(path)
         except OSError as error:
             raise self._failed("synced", error) from error
 
@@ -223,6 +234,8 @@ class FolderBackups:
         try:
             for name in names:
                 (self._root / name).unlink(missing_ok=True)
+                with self._lock:
+                    self._unsynced_files.discard(self._root / name)
         except OSError as error:
             raise self._failed("changed", error) from error
 
@@ -238,39 +251,6 @@ class FolderBackups:
                 f" (uid {os.geteuid()}) the right to it"
             )
         return StorageError(f"{self._root} cannot be {what}: {error}")
-
-
-def _write(data: Bytes, target: int) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(target, left) :]
-
-
-def _copy(source: int, position: int, size_bytes: int, target: int) -> None:
-    left = size_bytes
-    while left:
-        try:
-            done = os.copy_file_range(source, target, left, position + size_bytes - left)
-        except OSError as error:
-            if error.errno not in _NO_COPY or left < size_bytes:
-                raise
-            _write(read_part(source, position, size_bytes), target)
-            return
-        if not done:
-            raise OSError(errno.EIO, "the file has become shorter")
-        left -= done
-
-
-def read_part(file: int, position: int, size_bytes: int) -> bytearray:
-    """Bytes of an open file. Raises OSError when the file is shorter."""
-    data = bytearray(size_bytes)
-    done = 0
-    while done < size_bytes:
-        got = os.preadv(file, [memoryview(data)[done:]], position + done)
-        if not got:
-            raise OSError(errno.EIO, f"the file ends at byte {position + done}")
-        done += got
-    return data
 
 
 def _unless_missing(error: OSError) -> None:

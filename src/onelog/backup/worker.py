@@ -24,12 +24,12 @@ from onelog.backup.sending import BackupPlan, Sending, SentCounts
 from onelog.backup.stores import BackupStore, open_backup_store
 from onelog.base.errors import OnelogError
 from onelog.base.faults import arm_from_environment
+from onelog.base.process import stand_back
 
 REPORT_S: Final = 0.25
 """How often it says how far it is, at most."""
 PARTING_S: Final = 2.0
 """How long the store has to remove the mark of a backup that was cancelled."""
-_NICE: Final = 10
 
 
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,7 +44,7 @@ class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def main() -> int:
     """Send one backup; the exit code."""
-    os.nice(_NICE)
+    stand_back()
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
     source, out = sys.stdin.buffer, sys.stdout.buffer
     plan = msgspec.json.decode(source.readline(), type=BackupPlan)
