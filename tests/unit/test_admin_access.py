@@ -188,4 +188,4 @@ async def test_a_change_of_a_user_is_all_or_nothing(api):
     body = {"role": "viewer", "groups": ["a"], "password": "another one"}
     after = (await api.ask("PATCH", "/users/bob", body)).json()
     assert (after["role"], after["groups"], after["disabled"]) == ("viewer", ["a"], False)
-    assert (await api.authenticator.password("bob", b"other")).name == "bob"
+    assert (await api.authenticator.password("bob", b"another one")).name == "bob"
