@@ -27,6 +27,7 @@ import socket
 
 cdef enum:
     EVENTS_MAX = 256
+    READS_MAX = 4
     HIGH_BYTES = 65536
     PIECES_MAX = 1024
     SENDINGS_MAX = 256
@@ -45,9 +46,7 @@ cdef class SocketSet:
     cdef object loop
     cdef int fd
     cdef set transports
-    # Transports with collected bytes, in the order of their first write.
     cdef list dirty
-    # Whether the loop is going to call `_flush`.
     cdef bint is_soon
     cdef bint is_closing
     cdef readonly bint is_closed
@@ -206,7 +205,6 @@ cdef class SocketSet:
 cdef class SocketTransport(Outbox):
     """One connection of a set, with the calls of an asyncio transport."""
 
-    # As in the twin.
     cdef SocketSet owner
     cdef object protocol
     cdef object receive
@@ -308,11 +306,15 @@ cdef class SocketTransport(Outbox):
             self.resume_if_sent()
         if self.is_lost or not events & ~<uint32_t> EPOLLOUT:
             return 0
-        if self.reads():
-            return self.read()
-        return self.watch_for(0)
+        if not self.reads():
+            return self.watch_for(0)
+        for _ in range(READS_MAX):
+            if not self.reads() or not self.read():
+                break
+        return 0
 
-    cdef int read(self) except -1:
+    cdef bint read(self) except -1:
+        """Read once. Returns whether there may be more."""
         cdef int problem
         cdef object data = read_socket(self.fd, self.owner.buffer, self.is_large, &problem)
         if data is None:
@@ -330,7 +332,7 @@ cdef class SocketTransport(Outbox):
         except Exception as error:
             self.protocol.faulted("data_received" if data else "eof_received", error)
             self.lose(error)
-        return 0
+        return PyBytes_GET_SIZE(data) == READ_BYTES_MAX
 
     cdef int watch_for(self, uint32_t kept) except -1:
         """Watch for what is wanted now. Events of `kept` stay, though nobody waits for them."""

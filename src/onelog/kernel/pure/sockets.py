@@ -1,8 +1,8 @@
 """Sockets of our own, interpreted: an epoll set inside the loop's, and the transports in it.
 
 Rules:
-- A wake-up of the set reads each ready socket once, at most `READ_BYTES_MAX`: a flood of one peer
-  leaves the others their turn.
+- A wake-up of the set reads each ready socket until it is empty, at most `READS_MAX` times: few
+  passes serve a flood, and it leaves the others their turn.
 - What is written in a pass of the loop goes out at the end of the pass, with one call for each
   connection. When more than the high mark is collected, it goes out at once.
 - A protocol is called as by asyncio: `connection_lost` once, by the loop, and never while the
@@ -27,6 +27,7 @@ from typing import Any, Final
 
 EVENTS_MAX: Final = 256
 READ_BYTES_MAX: Final = 256 * 1024
+READS_MAX: Final = 4
 HIGH_BYTES: Final = 64 * 1024
 _PIECES_MAX: Final = 1024
 """Pieces that the system takes in one call."""
@@ -235,20 +236,22 @@ class SocketTransport:
             self._resume_if_sent()
         if self._is_lost or not events & ~_OUT:
             return
-        if self.is_reading():
-            self._read()
-        else:
+        if not self.is_reading():
             self._watch_for(0)
+        for _ in range(READS_MAX):
+            if not self.is_reading() or not self._read():
+                break
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read once. Returns whether there may be more."""
         assert self._sock is not None
         try:
             data = self._sock.recv(READ_BYTES_MAX)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._lose(error)
-            return
+            return False
         try:
             if data:
                 self._receive(data)
@@ -259,6 +262,7 @@ class SocketTransport:
         except Exception as error:  # noqa: BLE001 - a fault of the protocol ends one connection
             self._protocol.faulted("data_received" if data else "eof_received", error)
             self._lose(error)
+        return len(data) == READ_BYTES_MAX
 
     def _watch_for(self, kept: int) -> None:
         """Watch for what is wanted now. Events of `kept` stay, though nobody waits for them."""
