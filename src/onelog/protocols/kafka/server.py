@@ -31,7 +31,9 @@ class KafkaServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock, config.kafka.limits, backend=config.net.backend)
+        # Measured: consumers of large batches are slower on the sockets of the kernel (ADR 36).
+        backend = "loop" if config.net.backend == "auto" else config.net.backend
+        self._listeners = ProtocolListeners(clock, config.kafka.limits, backend=backend)
         self._hub: Hub | None = None
 
     @property
