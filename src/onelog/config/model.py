@@ -346,8 +346,8 @@ class Net(Section, frozen=True, kw_only=True):
         Literal["auto", "loop", "epoll"],
         Meta(
             description="What reads and writes plain TCP connections: the broker's own set of"
-            " sockets (epoll), the event loop (loop), or the better one that works here (auto)."
-            " TLS, WebSocket, PROXY headers and HTTP always have the event loop."
+            " sockets (epoll), the event loop (loop), or the better one that works here (auto:"
+            " epoll for MQTT and AMQP, loop for Kafka). TLS, WebSocket, PROXY headers and HTTP always have the event loop."
         ),
     ] = "auto"
 
