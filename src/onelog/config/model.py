@@ -347,7 +347,8 @@ class Net(Section, frozen=True, kw_only=True):
         Meta(
             description="What reads and writes plain TCP connections: the broker's own set of"
             " sockets (epoll), the event loop (loop), or the better one that works here (auto:"
-            " epoll for MQTT and AMQP, loop for Kafka). TLS, WebSocket, PROXY headers and HTTP always have the event loop."
+            " epoll for MQTT and AMQP, loop for Kafka). TLS, WebSocket, PROXY headers and HTTP"
+            " always have the event loop."
         ),
     ] = "auto"
 
