@@ -41,6 +41,12 @@ class Disk:
             return real(own)  # type: ignore[arg-type]
 
         monkeypatch.setattr(type(log), "sync", sync)
+        begin = type(log).begin_sync
+
+        def begin_sync(own: object, *asked: object) -> bool:
+            return own is not log and begin(own, *asked)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(log), "begin_sync", begin_sync)
 
     async def stands_still(self) -> None:
         """Wait until a sync is under way."""
