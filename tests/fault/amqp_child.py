@@ -15,6 +15,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.config.model import StreamDefaults
+from onelog.observe import configure_logging
 from tests.support.amqp import serving
 from tests.support.brokers import FAST
 
@@ -33,4 +34,5 @@ async def _serve(data: Path, plan: str, tidy: bool) -> None:
 
 
 def run(data: Path, plan: str, tidy: bool) -> None:
+    configure_logging("warning", "json")
     asyncio.run(_serve(data, plan, tidy))

@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 
 from onelog.base import faults
+from onelog.observe import configure_logging
 from tests.support.mqtt import serving
 
 
@@ -21,4 +22,5 @@ async def _serve(data: Path, plan: str) -> None:
 
 
 def run(data: Path, plan: str) -> None:
+    configure_logging("warning", "json")
     asyncio.run(_serve(data, plan))

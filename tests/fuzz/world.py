@@ -366,7 +366,7 @@ def _guarded(
     gate = Gate(GateLimits(), SystemClock())
     served = ServedListener(
         listener, factory, gate, tls=None, websocket=websocket, proxy=None,
-        handshake_timeout_s=10.0, write_timeout_s=10.0,
+        handshake_timeout_s=10.0, write_timeout_s=10.0, backend="loop",
     )  # fmt: skip
     return lambda: _Guard(served, None)
 

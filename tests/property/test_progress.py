@@ -55,6 +55,9 @@ class Later:
     def start(self, work: Callable[[], Any], done: Callable[..., None]) -> None:
         self.jobs.append((work, done))
 
+    def ask(self, _file: object, _done: object) -> None:
+        """No thread of the kernel is free: then the job is one of Python's."""
+
     def end_one(self) -> None:
         if self.jobs:
             work, done = self.jobs.pop(0)

@@ -118,6 +118,8 @@ class Sending:
         self._report = report
         self._total = sum(plan.files.values())
         self._done = 0
+        self._begun = 0
+        """Bytes of the pieces that were begun."""
         self._new = 0
         self._lock = threading.Lock()
         self._known: dict[bytes, PieceRow] = {}
@@ -209,7 +211,7 @@ class Sending:
 
     def _send(self, row: _Open, number: int, position: int, size: int) -> None:
         """In a thread: send one piece, unless it is there."""
-        self._pace()
+        self._pace(size)
         try:
             faults.hit("backup.read")
             with self._source(row.path).open("rb") as file:
@@ -299,9 +301,12 @@ class Sending:
             )
         self._report(counts)
 
-    def _pace(self) -> None:
+    def _pace(self, size: int) -> None:
+        """Wait until the pieces before this one may be done, whenever they are sent."""
         if self._plan.bytes_per_s:
-            due_s = self._began_s + self._done / self._plan.bytes_per_s
+            with self._lock:
+                due_s = self._began_s + self._begun / self._plan.bytes_per_s
+                self._begun += size
             time.sleep(max(0.0, due_s - time.monotonic()))
 
     def _finish(self, rows: list[_Open]) -> Manifest:
