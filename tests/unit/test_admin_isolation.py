@@ -36,7 +36,6 @@ async def test_a_long_answer_ends_its_piece_after_each_long_row():
     await share.turn()
     await share.metered(answer())
     assert share.pieces >= 10
-    assert share.longest_s < share.spent_s / 2
 
 
 async def test_a_turn_within_a_piece_waits_for_what_the_piece_took():

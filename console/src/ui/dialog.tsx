@@ -1,6 +1,6 @@
 // Dialogs: a frame over the page, and the one question that every change asks.
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { textOf } from "../api/hooks";
 import { Problem } from "./basics";
 import { say } from "./toast";
@@ -12,7 +12,7 @@ export function Dialog({ title, onClose, children, wide }: {
   wide?: boolean;
 }): JSX.Element {
   const frame = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const shown = frame.current;
     if (shown && !shown.open) shown.showModal();
   }, []);
