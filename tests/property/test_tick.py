@@ -216,3 +216,27 @@ async def test_plain_messages_take_the_short_way(tmp_path: Path) -> None:
             world.publish(topic, 1)
         broker.publisher.tick()
         assert broker.publisher._ticker.messages == before + len(TOPICS)
+
+
+@pytest.mark.skipif(not COMPILED, reason="only the compiled kernel has a short way")
+async def test_records_that_failed_before_they_were_sealed_are_not_written_later(
+    tmp_path: Path,
+) -> None:
+    """Their publisher got an error: they must not come with the next batch."""
+    async with running(tmp_path, SETTINGS) as broker:
+        world = World(broker)
+        world.publish("a", 1)
+        broker.publisher.tick()
+        visible = broker.streams.get("main").partition_of(b"a").visible  # type: ignore[attr-defined]
+        waiters, visible.waiters = visible.waiters, None
+        broker.publisher.publish(
+            [Message("a", b"failed")],
+            Notice(lambda error: world.say("failed", error is not None)),
+            principal=LOCAL,
+        )
+        broker.publisher.tick()
+        visible.waiters = waiters
+        world.publish("a", 1)
+        broker.publisher.tick()
+        assert ("failed", True) in world.seen
+        assert await history(broker, "#") == ["a=0", "a=3"]

@@ -92,7 +92,8 @@ cdef class Ticker:
                 base = end.put(row.builder, row.builder.tag_topics)
             except Exception as error:
                 self.writing.failed(row.rows or [], error)
-                row.stage.give_back(row.builder)
+                if row.builder.records == 0:  # otherwise records that failed would be written later
+                    row.stage.give_back(row.builder)
                 return 0
         if base < 0:
             self.writing.write(row.stage, row.builder, row.count, row.rows or [])
