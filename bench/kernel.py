@@ -51,6 +51,7 @@ def row(
         "unit": unit,
         "bar": bar,
         "holds": holds,
+        "low": low,
         "peer": peer[0] if peer else None,
         "peer_value": round(peer[1], 4) if peer else None,
     }

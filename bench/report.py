@@ -1,5 +1,7 @@
 """The rows of a benchmark: printed as a table, written to `build/bench/NAME.json`.
 
+Beside them, `NAME.origin.json` says where and when they were measured.
+
 Rules: `holds` is computed here, from the value and the bar, and nowhere else. A missed bar is shown
 and does not fail the run: a busy machine is not a broken one.
 """
@@ -23,6 +25,8 @@ from typing import Any, TypeVar
 import uvloop
 from rich.console import Console
 from rich.table import Table
+
+from bench import origin
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "bench"
@@ -49,6 +53,7 @@ def row(
         "unit": unit,
         "bar": bar,
         "holds": None if bar is None else (value <= bar if low else value >= bar),
+        "low": low,
         "peer": peer[0] if peer else None,
         "peer_value": round(peer[1], 4) if peer else None,
     }
@@ -104,6 +109,7 @@ def report(name: str, rows: list[Row]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(rows, indent=1) + "\n")
+    origin.write(RESULTS / f"{name}.origin.json", origin.measured_now(DATA))
     console = Console(width=None if sys.stdout.isatty() else 140)
     title = f"{name}: Python {platform.python_version()}, {os.cpu_count()} cores"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
