@@ -51,7 +51,7 @@ def serve_guarded(folder: Path) -> Iterator[Onelog]:
         "listeners.kafka_tls.tls.key_file=server.pem",
         listeners=("kafka_tls",),
     ).start()
-    server.user("al,i=ce", "secret")
+    server.user("al,i=ce", "secret-1")
     yield server
     assert server.stop() == 0
 

@@ -21,7 +21,7 @@ from tests.conformance.amqp_management_brokers import Api, managed_onelog
 from tests.conformance.mqtt_brokers import Onelog, environment
 
 LACKS_TOOL = "rabbitmqadmin is missing: run 'apt-get install rabbitmq-server' as root"
-BOSS = "boss:of all"
+BOSS = "boss:of them all"
 """An administrator: who gives no name is none as soon as there is a user."""
 EVERYTHING = dict.fromkeys(("configure", "write", "read"), ".*")
 
@@ -137,7 +137,7 @@ def test_rabbitmqadmin_lists_with_every_depth(admin, server, what):
     channel = connection.channel()
     queue = channel.queue_declare("", exclusive=True).method.queue
     channel.basic_consume(queue, lambda *_: None)
-    Api(server, BOSS).do("PUT", "/users/ann", {"password": "secret", "tags": ""})
+    Api(server, BOSS).do("PUT", "/users/ann", {"password": "secret-1", "tags": ""})
     empty = {"parameters", "policies", "operator_policies", "vhost_limits"}
     for depth in ("1", "2", "3"):
         printed = admin("-f", "long", "-d", depth, "list", what)
@@ -173,13 +173,13 @@ def test_rabbitmqadmin_is_told_what_is_wrong(admin):
 
 
 def test_a_user_made_here_logs_in_everywhere_until_it_is_deleted(api, server):
-    assert api.ask("PUT", "/users/carl", {"password": "first", "tags": ""}).status == 201
-    url = f"amqp://carl:first@127.0.0.1:{server.ports['amqp']}/%2F"
+    assert api.ask("PUT", "/users/carl", {"password": "the-first", "tags": ""}).status == 201
+    url = f"amqp://carl:the-first@127.0.0.1:{server.ports['amqp']}/%2F"
     pika.BlockingConnection(pika.URLParameters(url)).close()
-    assert Api(server, "carl:first").get("/whoami")["name"] == "carl"
-    assert api.ask("PUT", "/users/carl", {"password": "second", "tags": ""}).status == 204
-    assert Api(server, "carl:first").ask("GET", "/whoami").status == 401
-    assert Api(server, "carl:second").ask("GET", "/whoami").status == 200
+    assert Api(server, "carl:the-first").get("/whoami")["name"] == "carl"
+    assert api.ask("PUT", "/users/carl", {"password": "the-second", "tags": ""}).status == 204
+    assert Api(server, "carl:the-first").ask("GET", "/whoami").status == 401
+    assert Api(server, "carl:the-second").ask("GET", "/whoami").status == 200
     api.do("PUT", "/permissions/%2F/carl", EVERYTHING)
     assert api.ask("PUT", "/permissions/%2F/carl", {**EVERYTHING, "write": "x$"}).status == 400
     less = {**EVERYTHING, "write": "^x"}
@@ -187,24 +187,24 @@ def test_a_user_made_here_logs_in_everywhere_until_it_is_deleted(api, server):
         assert api.ask("PUT", "/permissions/%2F/carl", less).status == 204
         shown = api.ask("GET", "/permissions/%2F/carl").body
         assert {name: shown[name] for name in less} == less
-        assert Api(server, "carl:second").ask("GET", "/overview").status == 401
+        assert Api(server, "carl:the-second").ask("GET", "/overview").status == 401
         last = api.ask("DELETE", "/permissions/%2F/carl")
         assert (last.status, "the last access rules" in last.body["reason"]) == (400, True)
     finally:  # the first rule closed everything that no rule allows
         listed = json.loads(server.command("acl", "list", "--json"))
         server.command("acl", "remove", *(row["id"] for row in listed))
     assert api.ask("DELETE", "/users/carl").status == 204
-    refused = Api(server, "carl:second").ask("GET", "/whoami")
+    refused = Api(server, "carl:the-second").ask("GET", "/whoami")
     assert (refused.status, refused.body["reason"]) == (401, "Login failed")
     assert refused.headers["www-authenticate"].startswith("Basic ")
 
 
 def test_without_anonymous_peers_a_password_is_needed(own):
     server = own('security.anonymous="never"')
-    server.user("ann", "secret")
+    server.user("ann", "secret-1")
     for user in (None, "guest:guest", "ann:wrong", "nobody:x"):
         assert Api(server, user).ask("GET", "/overview").status == 401
-    assert Api(server, "ann:secret").ask("GET", "/overview").status == 200
+    assert Api(server, "ann:secret-1").ask("GET", "/overview").status == 200
 
 
 @pytest.mark.parametrize("header", ["Basic %%%", "Basic YQ==", "Bearer x", "Basic", "Basic /w=="])
@@ -309,9 +309,14 @@ def test_definitions_that_cannot_be_kept_are_refused_as_a_whole(api, what):
 
 
 def test_users_with_only_a_hash_are_left_out_and_named_in_the_log(api, server):
-    made = {"users": [{"name": "hashed", "password_hash": "abc"}, {"name": "x", "password": "y"}]}
+    made = {
+        "users": [
+            {"name": "hashed", "password_hash": "abc"},
+            {"name": "x", "password": "long enough"},
+        ]
+    }
     api.do("POST", "/definitions", made)
-    assert Api(server, "x:y").ask("GET", "/whoami").status == 200
+    assert Api(server, "x:long enough").ask("GET", "/whoami").status == 200
     assert api.ask("GET", "/users/hashed").status == 404
     assert '"hashed"' in (server.folder / "stderr").read_text()
 
@@ -445,8 +450,8 @@ def test_values_of_every_type_are_shown_as_json(api, server):
 
 
 def test_credentials_are_taken_as_utf_8(api):
-    api.do("PUT", "/users/j%C3%BCrgen", {"password": "süß", "tags": ""})
-    word = base64.b64encode("jürgen:süß".encode()).decode()
+    api.do("PUT", "/users/j%C3%BCrgen", {"password": "süß-süßer", "tags": ""})
+    word = base64.b64encode("jürgen:süß-süßer".encode()).decode()
     answer = api.ask("GET", "/whoami", headers={"authorization": f"Basic {word}"})
     assert answer.body["name"] == "jürgen"
 
@@ -455,7 +460,7 @@ def test_who_gives_no_name_makes_the_first_user_and_changes_none(own):
     server = own()
     nobody = Api(server)
     assert nobody.get("/whoami")["tags"] == ["administrator"]
-    ann = {"password": "secret", "tags": ""}
+    ann = {"password": "secret-1", "tags": ""}
     assert nobody.ask("PUT", "/users/ann", ann).status == 201
     assert nobody.get("/whoami")["tags"] == ["management"]
     for path in ("/users/ann", "/users/bob"):
@@ -463,7 +468,7 @@ def test_who_gives_no_name_makes_the_first_user_and_changes_none(own):
     assert nobody.ask("DELETE", "/users/ann").status == 401
     assert nobody.ask("POST", "/users/bulk-delete", {"users": ["ann"]}).status == 401
     assert nobody.ask("POST", "/definitions", {"users": [{"name": "x", **ann}]}).status == 401
-    login = Api(server, "ann:secret")
+    login = Api(server, "ann:secret-1")
     assert login.ask("PUT", "/users/bob", ann).status == 401
     server.command("user", "promote", "ann")
     assert login.get("/whoami")["tags"] == ["administrator"]
@@ -475,21 +480,21 @@ def test_who_gives_no_name_makes_the_first_user_and_changes_none(own):
 
 def test_only_administrators_change_other_users(api, server):
     for name, tags in (("dora", ""), ("emil", ""), ("frida", "policymaker,administrator")):
-        api.do("PUT", f"/users/{name}", {"password": "secret", "tags": tags})
-    dora, frida = Api(server, "dora:secret"), Api(server, "frida:secret")
+        api.do("PUT", f"/users/{name}", {"password": "secret-1", "tags": tags})
+    dora, frida = Api(server, "dora:secret-1"), Api(server, "frida:secret-1")
     taken = {"password": "taken over", "tags": "administrator"}
     assert dora.ask("PUT", "/users/emil", taken).status == 401
     assert dora.ask("PUT", "/users/new", taken).status == 401
     assert dora.ask("DELETE", "/users/emil").status == 401
     assert dora.ask("POST", "/users/bulk-delete", {"users": ["emil"]}).status == 401
-    users = [{"name": "new", "password": "x", "tags": "administrator"}]
+    users = [{"name": "new", "password": "long enough", "tags": "administrator"}]
     assert dora.ask("POST", "/definitions", {"users": users}).status == 401
-    assert Api(server, "emil:secret").get("/whoami")["tags"] == ["management"]
+    assert Api(server, "emil:secret-1").get("/whoami")["tags"] == ["management"]
     assert dora.ask("PUT", "/users/dora", taken).status == 204  # its own, and no more than that
     own = Api(server, "dora:taken over")
     assert own.get("/whoami")["tags"] == ["management"]
     assert own.ask("DELETE", "/users/emil").status == 401
     assert frida.get("/whoami")["tags"] == ["administrator"]
-    assert frida.ask("PUT", "/users/emil", {"password": "other", "tags": ""}).status == 204
+    assert frida.ask("PUT", "/users/emil", {"password": "the other", "tags": ""}).status == 204
     names = ["dora", "emil", "frida"]
     assert frida.ask("POST", "/users/bulk-delete", {"users": names}).status == 204

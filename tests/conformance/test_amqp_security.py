@@ -12,7 +12,7 @@ import trustme
 from tests.conformance.amqp_raw import Basic, Connection, Ended, Raw, Refused, unique
 from tests.conformance.mqtt_brokers import Onelog
 
-ALICE = {"user": "alice", "password": "secret"}
+ALICE = {"user": "alice", "password": "secret-1"}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def server(tmp_path_factory, authority) -> Iterator[Onelog]:
         "listeners.amqp_tls.tls.client_cert=optional",
         listeners=("amqp_tls",),
     ).start()
-    made.user("alice", "secret")
+    made.user("alice", "secret-1")
     yield made
     assert made.stop() == 0
     assert not made.errors()
@@ -65,7 +65,7 @@ def test_a_new_secret_of_who_has_no_token_is_taken(server):
     """As in RabbitMQ: nothing ended, so nothing is renewed, and nothing is checked."""
     with Raw(server.ports["amqp"]) as raw:
         raw.open(**ALICE)
-        for secret in ("secret", "another"):
+        for secret in ("secret-1", "another"):
             raw.send(0, Connection.UpdateSecret(new_secret=secret, reason="renew"))
             raw.expect(0, Connection.UpdateSecretOk)
         raw.channel().sync()
@@ -83,9 +83,9 @@ def test_a_user_id_has_to_be_the_user(server):
 
 
 def test_a_user_that_is_deleted_has_to_leave(server):
-    server.user("carol", "secret")
+    server.user("carol", "secret-1")
     with Raw(server.ports["amqp"]) as raw:
-        raw.open(user="carol", password="secret").channel()
+        raw.open(user="carol", password="secret-1").channel()
         server.command("user", "remove", "carol")
         with pytest.raises(Refused) as refused:
             raw.expect(1, Basic.QosOk)
@@ -96,7 +96,7 @@ def test_pika_speaks_tls_with_a_password(server, client_tls):
     parameters = pika.ConnectionParameters(
         "localhost",
         server.ports["amqp_tls"],
-        credentials=pika.PlainCredentials("alice", "secret"),
+        credentials=pika.PlainCredentials("alice", "secret-1"),
         ssl_options=pika.SSLOptions(client_tls, "localhost"),
     )
     connection = pika.BlockingConnection(parameters)

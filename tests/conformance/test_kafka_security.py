@@ -49,7 +49,7 @@ def server(tmp_path_factory) -> Iterator[Onelog]:
         "listeners.kafka_tls.tls.client_cert=optional",
         listeners=("kafka_tls",),
     ).start()
-    started.user("alice", "secret", "--administrator")
+    started.user("alice", "secret-1", "--administrator")
     yield started
     assert started.stop() == 0
     assert not started.errors()
@@ -93,7 +93,7 @@ def test_a_user_logs_in_with_every_mechanism(server, mechanism, tls) -> None:
         security_protocol=protocol,
         sasl_mechanism=mechanism,
         sasl_username="alice",
-        sasl_password="secret",
+        sasl_password="secret-1",
     )
     producer = Producer(config)
     producer.produce("logins", mechanism.encode())
@@ -101,7 +101,7 @@ def test_a_user_logs_in_with_every_mechanism(server, mechanism, tls) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("bob", "secret"), ("", "")])
+@pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("bob", "secret-1"), ("", "")])
 def test_a_wrong_name_or_password_is_refused(server, mechanism, name, password) -> None:
     config = settings(
         server,
@@ -115,7 +115,7 @@ def test_a_wrong_name_or_password_is_refused(server, mechanism, name, password) 
 
 def test_a_user_that_kafka_s_tools_make_logs_in_by_scram_until_they_take_it_away(server) -> None:
     own = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "alice"}
-    admin = AdminClient(settings(server, **own, sasl_mechanism="PLAIN", sasl_password="secret"))
+    admin = AdminClient(settings(server, **own, sasl_mechanism="PLAIN", sasl_password="secret-1"))
     mechanism = ScramMechanism.SCRAM_SHA_256
     carol = own | {"sasl_username": "carol", "sasl_password": "new"}
     config = settings(server, **carol, sasl_mechanism="SCRAM-SHA-256")

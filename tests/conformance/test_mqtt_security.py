@@ -41,7 +41,7 @@ def server(tmp_path_factory, authority) -> Iterator[Onelog]:
             f"listeners.{name}.tls.client_cert={wanted}",
         ]
     made = Onelog(folder, *assignments, listeners=("mqtt_tls", "mqtt_wss")).start()
-    made.user("alice", "secret")
+    made.user("alice", "secret-1")
     yield made
     assert made.stop() == 0
     assert not made.errors()
@@ -57,12 +57,12 @@ def client_tls(authority) -> ssl.SSLContext:
 @pytest.mark.parametrize("version", [4, 5])
 def test_the_right_password_lets_in_and_a_wrong_one_does_not(server, version):
     with Raw(server.port, version) as good:
-        assert good.connect(username="alice", password=b"secret").connack.reason == 0
+        assert good.connect(username="alice", password=b"secret-1").connack.reason == 0
         topic = unique()
         good.subscribe(topic, 1)
         good.publish(topic, b"x")
         assert good.take().payload == b"x"
-    for name, password in (("alice", b"wrong"), ("bob", b"secret"), ("alice", None)):
+    for name, password in (("alice", b"wrong"), ("bob", b"secret-1"), ("alice", None)):
         with Raw(server.port, version) as bad:
             refused = bad.connect(username=name, password=password).connack.reason
             assert refused in (0x86, 0x87)
@@ -75,12 +75,12 @@ def test_without_a_name_nobody_comes_in_when_that_is_forbidden(server):
 
 def test_a_new_user_may_come_at_once_while_the_server_runs(server):
     with Raw(server.port) as client:
-        assert client.connect(username="carol", password=b"pw").connack.reason != 0
-    server.user("carol", "pw")
+        assert client.connect(username="carol", password=b"pass-word").connack.reason != 0
+    server.user("carol", "pass-word")
     with Raw(server.port) as client:
-        assert client.connect(username="carol", password=b"pw2").connack.reason != 0
+        assert client.connect(username="carol", password=b"pass-word-2").connack.reason != 0
     with Raw(server.port) as client:
-        assert client.connect(username="carol", password=b"pw").connack.reason == 0
+        assert client.connect(username="carol", password=b"pass-word").connack.reason == 0
 
 
 METHOD = "SCRAM-SHA-256"
@@ -121,7 +121,7 @@ def go_on(raw: Raw, login: ScramClient, method: str):
 def test_scram_lets_in_without_the_password_on_the_wire(server, method):
     """Row 34."""
     with Raw(server.port) as raw:
-        answer = scram(raw, "secret", method)
+        answer = scram(raw, "secret-1", method)
         assert isinstance(answer, Connack)
         assert answer.reason == 0
         topic = unique()
@@ -155,8 +155,8 @@ def authenticate_again(raw: Raw, name: str, password: str):
 def test_a_client_may_authenticate_again_on_a_live_connection(server):
     """MQTT5 4.12.1."""
     with Raw(server.port) as raw:
-        assert scram(raw, "secret").reason == 0
-        answer = authenticate_again(raw, "alice", "secret")
+        assert scram(raw, "secret-1").reason == 0
+        answer = authenticate_again(raw, "alice", "secret-1")
         assert isinstance(answer, Auth)
         assert answer.reason == 0
         assert raw.messages() == []
@@ -164,7 +164,7 @@ def test_a_client_may_authenticate_again_on_a_live_connection(server):
 
 def test_a_failed_second_authentication_ends_the_connection(server):
     with Raw(server.port) as raw:
-        assert scram(raw, "secret").reason == 0
+        assert scram(raw, "secret-1").reason == 0
         answer = authenticate_again(raw, "alice", "wrong")
         assert isinstance(answer, Disconnect)
         assert answer.reason == 0x87
@@ -172,17 +172,17 @@ def test_a_failed_second_authentication_ends_the_connection(server):
 
 def test_a_second_authentication_as_another_user_ends_the_connection(server):
     """A session stays with its user."""
-    server.user("erin", "secret")
+    server.user("erin", "secret-1")
     with Raw(server.port) as raw:
-        assert scram(raw, "secret").reason == 0
-        answer = authenticate_again(raw, "erin", "secret")
+        assert scram(raw, "secret-1").reason == 0
+        answer = authenticate_again(raw, "erin", "secret-1")
         assert isinstance(answer, Disconnect)
         assert answer.reason == 0x87
 
 
 def test_another_packet_during_an_authentication_is_a_protocol_error(server):
     with Raw(server.port) as raw:
-        login = ScramClient([METHOD], "alice", "secret")
+        login = ScramClient([METHOD], "alice", "secret-1")
         first = login.get_client_first().encode()
         raw.send(
             Connect(
@@ -199,7 +199,7 @@ def test_another_packet_during_an_authentication_is_a_protocol_error(server):
 
 def test_a_password_over_tls_lets_in(server, client_tls):
     with Raw(server.ports["mqtt_tls"], tls=client_tls) as raw:
-        assert raw.connect(username="alice", password=b"secret").connack.reason == 0
+        assert raw.connect(username="alice", password=b"secret-1").connack.reason == 0
         topic = unique()
         raw.subscribe(topic, 2)
         raw.publish(topic, b"x" * 300_000, 2)
@@ -228,13 +228,13 @@ def test_plain_bytes_on_the_tls_port_harm_nobody(server, client_tls):
             while plain.recv(4096):
                 pass
     with Raw(server.ports["mqtt_tls"], tls=client_tls) as raw:
-        assert raw.connect(username="alice", password=b"secret").connack.reason == 0
+        assert raw.connect(username="alice", password=b"secret-1").connack.reason == 0
 
 
 def test_websocket_over_tls_works(server, client_tls):
     """Row 40."""
     client = Paho(Options(server.ports["mqtt_wss"], unique("c")), paho.MQTTv5, "websockets")
-    client._client.username_pw_set("alice", "secret")
+    client._client.username_pw_set("alice", "secret-1")
     client._client.tls_set_context(client_tls)
     client.connect()
     topic = unique()
@@ -247,7 +247,7 @@ def test_websocket_over_tls_works(server, client_tls):
 def test_the_reason_of_an_end_arrives_over_tls_too(server, client_tls):
     """Trap 1."""
     with Raw(server.ports["mqtt_tls"], tls=client_tls) as raw:
-        raw.connect(username="alice", password=b"secret")
+        raw.connect(username="alice", password=b"secret-1")
         raw.socket.sendall(b"\x00\x00" + b"\x30\x05\x00\x01t\x00x" * 1000)
         ended = raw.end()
         assert ended is not None

@@ -34,8 +34,8 @@ def server(tmp_path_factory) -> Iterator[Onelog]:
         "listeners.amqp_management.enabled=true",
         listeners=("amqp_management",),
     ).start()
-    started.user("root", "secret", "--administrator")
-    started.user("eve", "secret")
+    started.user("root", "secret-1", "--administrator")
+    started.user("eve", "secret-1")
     yield started
     assert started.stop() == 0
 
@@ -52,7 +52,7 @@ def until(is_true) -> None:
         time.sleep(0.05)
 
 
-def kafka(server: Onelog, user: str, password: str = "secret", mechanism: str = "PLAIN") -> dict:
+def kafka(server: Onelog, user: str, password: str = "secret-1", mechanism: str = "PLAIN") -> dict:
     return {
         "bootstrap.servers": f"127.0.0.1:{server.ports['kafka']}",
         "security.protocol": "SASL_PLAINTEXT",
@@ -63,7 +63,7 @@ def kafka(server: Onelog, user: str, password: str = "secret", mechanism: str = 
     }
 
 
-def amqp(server: Onelog, user: str, password: str = "secret") -> pika.BlockingConnection:
+def amqp(server: Onelog, user: str, password: str = "secret-1") -> pika.BlockingConnection:
     return pika.BlockingConnection(
         pika.ConnectionParameters(
             "127.0.0.1",
@@ -77,7 +77,7 @@ def amqp(server: Onelog, user: str, password: str = "secret") -> pika.BlockingCo
 class Mqtt:
     """A client, and what it got."""
 
-    def __init__(self, server: Onelog, user: str, password: str = "secret") -> None:
+    def __init__(self, server: Onelog, user: str, password: str = "secret-1") -> None:
         self.messages: queue.Queue = queue.Queue()
         self.answers: queue.Queue = queue.Queue()
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
@@ -221,13 +221,13 @@ def test_changes_by_kafka_and_the_management_api_are_noted_also_when_they_are_re
         (future,) = admin.create_topics([NewTopic(f"made-by-{user}", 1)]).values()
         future.result(DEADLINE_S)
     status, _body = http_ask(
-        server, "amqp_management", "PUT", "/api/queues/%2F/jobs", "root:secret",
+        server, "amqp_management", "PUT", "/api/queues/%2F/jobs", "root:secret-1",
         {"durable": True}, **{"Content-Type": "application/json"},
     )  # fmt: skip
     assert status == 201
     status, _body = http_ask(
-        server, "amqp_management", "PUT", "/api/users/mallory", "eve:secret",
-        {"password": "x", "tags": ""}, **{"Content-Type": "application/json"},
+        server, "amqp_management", "PUT", "/api/users/mallory", "eve:secret-1",
+        {"password": "as long", "tags": ""}, **{"Content-Type": "application/json"},
     )  # fmt: skip
     assert status == 401
     until(lambda: trail(server, "--door", "management", "--outcome", "refused"))

@@ -294,7 +294,7 @@ MANAGEMENT_PATHS = [
     ("GET", "/api/definitions", ""),
     ("POST", "/api/definitions", '{"queues":[],"exchanges":[],"bindings":[],"vhosts":[]}'),
     ("GET", "/api/users", ""),
-    ("PUT", "/api/users/fuzz", '{"password":"secret","tags":"administrator"}'),
+    ("PUT", "/api/users/fuzz", '{"password":"secret-1","tags":"administrator"}'),
     ("GET", "/api/connections", ""),
     ("DELETE", "/api/queues/%2F/fuzz-h", ""),
     ("DELETE", "/api/exchanges/%2F/fuzz-h", ""),

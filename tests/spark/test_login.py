@@ -22,7 +22,7 @@ def guarded(tmp_path_factory) -> Iterator[Onelog]:
 def test_spark_gets_in_with_options(guarded, spark) -> None:
     secure = f"localhost:{guarded.ports['kafka_tls']}"
     made = Access(
-        servers=parse_servers(secure), user="al,i=ce", password="secret", tls=True,
+        servers=parse_servers(secure), user="al,i=ce", password="secret-1", tls=True,
         ca_file=str(guarded.folder / "ca.pem"),
     )  # fmt: skip
     with Client(made) as client:
@@ -31,7 +31,7 @@ def test_spark_gets_in_with_options(guarded, spark) -> None:
         now_ms = int(time.time() * 1000)
         client.produce({("secured", 0): build_batch([(None, b"k", b"a", (), now_ms)])})
     options = {
-        "servers": secure, "user": "al,i=ce", "password": "secret", "subscribe": "secured",
+        "servers": secure, "user": "al,i=ce", "password": "secret-1", "subscribe": "secured",
         "sasl.mechanism": "SCRAM-SHA-256", "tls.ca": str(guarded.folder / "ca.pem"),
         "columns": "value", "startingOffsets": '{"secured":{"0":0,"1":0,"2":0,"3":0}}',
     }  # fmt: skip

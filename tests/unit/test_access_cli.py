@@ -58,7 +58,7 @@ def test_rules_of_a_stopped_server(capsys):
 
 
 def test_the_tester_knows_the_groups_of_a_user(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("pencil\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("pencil-1\n"))
     assert onelog("user", "add", "alice", "--password-stdin") == 0
     assert acl("add", "allow", "group:ops", "publish", "topic:#") == 0
     assert acl("test", "user:alice", "publish", "topic:a") == 1

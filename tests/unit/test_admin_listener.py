@@ -106,7 +106,7 @@ def test_tokens_of_a_stopped_server(capsys):
 
 @pytest.mark.usefixtures("empty_place")
 def test_the_role_of_a_user_is_set_and_shown(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin.readline", lambda: "pencil\n")
+    monkeypatch.setattr("sys.stdin.readline", lambda: "pencil-1\n")
     assert onelog("user", "add", "alice", "--password-stdin", "--no-scram") == 0
     assert onelog("user", "role", "alice", "operator") == 0
     assert "has the role operator" in capsys.readouterr().out

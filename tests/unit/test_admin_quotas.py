@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from onelog.security.authenticator import SecuritySettings
 from onelog.security.bans import BanSettings
+from onelog.security.quotas.entities import parse_entity
+from onelog.security.roles import AdminRole
 from tests.support.admin import admin_api
 
 STRICT = SecuritySettings(bans=BanSettings(failures=2, delay_s=0.0, exempt=()))
@@ -53,6 +57,33 @@ async def test_a_quota_is_set_shown_searched_replaced_and_removed(api):
 async def test_a_quota_that_cannot_be_is_refused(api, place, body):
     assert (await api.ask("PUT", place, body)).status_code == 400
     assert not (await api.ask("GET", "/quotas")).json()["items"]
+
+
+async def test_a_publish_counts_for_its_caller_and_is_refused_over_the_quota(api):
+    quotas, now = api.broker.client_quotas, api.broker.client_quotas.now()
+    quotas.now = lambda: now  # type: ignore[method-assign]
+    await api.authenticator.users.add("ann", "secret-1", role=AdminRole.OPERATOR)
+    await api.authenticator.users.add("bob", "secret-1", role=AdminRole.OPERATOR)
+    texts = {
+        name: (await api.tokens.create("t", AdminRole.OPERATOR, 60_000, name))[0]
+        for name in ("ann", "bob")
+    }
+    await quotas.change(parse_entity("user:ann"), {"publish_messages": 100, "publish_bytes": 1000})
+
+    async def publish(size: int = 1, user: str = "ann") -> Any:
+        headers = {"authorization": f"Bearer {texts[user]}"}
+        body = {"topic": "t" * 1000, "text": "x" * size}
+        return await api.ask("POST", "/messages", body, headers=headers)
+
+    assert (await publish(4000)).status_code == 201, "a rate counts what was done"
+    refused = await publish()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_exceeded")
+    assert refused.headers["retry-after"] == "4"
+    assert (await publish(4000, "bob")).status_code == 201, "nobody else waits"
+    now += 10
+    assert (await publish()).status_code == 201
+    await quotas.change(parse_entity("listener:admin"), {"publish_messages": 1})
+    assert [(await publish(1, "bob")).status_code for _ in range(3)] == [201, 201, 429]
 
 
 async def test_wrong_logins_and_tokens_ban_the_address_until_that_is_lifted(api):

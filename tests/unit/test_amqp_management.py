@@ -21,6 +21,7 @@ from onelog.protocols.amqp.management.topology_rows import is_named, properties_
 from onelog.protocols.amqp.management.values import checked_table, jsonable
 from onelog.queues.exchanges import Binding, Destination
 from onelog.record.tables import DEPTH_MAX, decode_table, encode_table
+from tests.support import amqp
 
 
 class Thing:
@@ -55,6 +56,40 @@ def test_samples_go_with_what_they_are_of():
     assert len(rates._samples) == 1
     del thing
     assert len(rates._samples) == 0
+
+
+# -- passwords
+
+
+async def test_a_weak_password_is_refused_by_a_user_and_by_definitions(tmp_path):
+    async with amqp.serving(tmp_path) as node, amqp.management(node) as client:
+        users, boss = node.hub.authenticator.users, ("boss", "old")
+        await users.add("boss", "old", administrator=True)  # goes on to log in
+        await users.add("dave", "old")
+        for name, password, told in (
+            ("ann", "seven77", "8 char"),
+            ("LongName", "longname", "name"),
+        ):
+            body = {"password": password, "tags": ""}
+            refused = await client.put(f"/api/users/{name}", json=body, auth=boss)
+            assert (refused.status_code, refused.json()["error"]) == (400, "bad_request")
+            assert told in refused.json()["reason"]
+        own = {"password": "new", "tags": ""}
+        assert (
+            await client.put("/api/users/dave", json=own, auth=("dave", "old"))
+        ).status_code == 400
+        assert (
+            await client.put("/api/users/ann", json=own, auth=("dave", "old"))
+        ).status_code == 401
+        queue = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+        weak = {"users": [{"name": "ann", "password": "seven77"}], "queues": [queue]}
+        refused = await client.post("/api/definitions", json=weak, auth=boss)
+        assert (refused.status_code, "'ann'" in refused.json()["reason"]) == (400, True)
+        assert (await client.get("/api/queues/%2F/q", auth=boss)).status_code == 404, (
+            "all or nothing"
+        )
+        known = {"users": [{"name": "dave", "password": "old"}]}
+        assert (await client.post("/api/definitions", json=known, auth=boss)).status_code == 204
 
 
 # -- values

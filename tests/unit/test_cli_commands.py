@@ -397,8 +397,8 @@ def guarded(tmp_path, monkeypatch):
     """A server with an administrator and a viewer."""
     server = Onelog(tmp_path).start()
     try:
-        server.user("alice", "pencil", "--administrator")
-        server.user("bob", "crayon")
+        server.user("alice", "pencil-1", "--administrator")
+        server.user("bob", "crayon-1")
         server.command("user", "role", "bob", "viewer")
         yield server
     finally:
@@ -426,16 +426,16 @@ def test_roles_logins_and_tokens(guarded, capsys, monkeypatch, tmp_path_factory)
     refused = ran("config", "set", "--log-level", "info")
     assert refused.code == 5
     assert "the role admin" in refused.err
-    wrong = ran("login", "--user", "bob", "--password-stdin", given="pencil\n")
+    wrong = ran("login", "--user", "bob", "--password-stdin", given="pencil-1\n")
     assert wrong.code == 5
     # A viewer.
-    said = ran("login", "--user", "bob", "--password-stdin", given="crayon\n")
+    said = ran("login", "--user", "bob", "--password-stdin", given="crayon-1\n")
     assert (said.code, f"logged in at {url} as bob, role viewer" in said.out) == (0, True)
     assert stat.S_IMODE(os.stat(logins_file()).st_mode) == 0o600  # noqa: PTH116
     assert json.loads(ran("whoami", "--json").out)["name"] == "bob"
     assert ran("user", "list").code == 5
     # An administrator: everything that works on the machine itself works from elsewhere.
-    assert ran("login", "--user", "alice", "--password-stdin", given="pencil\n").code == 0
+    assert ran("login", "--user", "alice", "--password-stdin", given="pencil-1\n").code == 0
     assert "bob" in ran("user", "list").out
     assert ran("user", "disable", "bob").out == f"disabled user bob at {url}\n"
     assert ran("user", "add", "carol", "--password-stdin", given="an ink-pot\n").code == 0

@@ -44,7 +44,7 @@ def typed(monkeypatch):
 
 
 def test_users_of_a_stopped_server(capsys, typed):
-    typed += ["pencil", "pencil"]
+    typed += ["pencil-1", "pencil-1"]
     assert user("add", "alice") == 0
     assert capsys.readouterr().out == "added user alice in data\n"
     assert user("list") == 0
@@ -65,7 +65,7 @@ def test_users_of_a_stopped_server(capsys, typed):
     assert user("list") == 0
     assert "administrator" not in capsys.readouterr().out
     assert user("promote", "bob") == 4
-    typed += ["crayon", "crayon"]
+    typed += ["crayon-1", "crayon-1"]
     assert user("passwd", "alice") == 0
     assert user("remove", "alice") == 0
     assert "removed user alice" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_users_of_a_stopped_server(capsys, typed):
 
 
 def test_errors_are_one_line_and_an_exit_code(capsys, typed):
-    typed += ["pencil", "pencil"] * 3
+    typed += ["pencil-1", "pencil-1"] * 3
     assert user("add", "alice") == 0
     assert user("add", "alice") == 1
     assert user("passwd", "bob") == 4
@@ -84,8 +84,17 @@ def test_errors_are_one_line_and_an_exit_code(capsys, typed):
     assert "exists already" in errors[0]
 
 
+def test_a_weak_password_is_refused_and_changes_nothing(capsys, typed):
+    typed += ["seven77", "seven77", "pencil-1", "pencil-1", "LongName", "LongName"]
+    assert user("add", "longname") == 1
+    assert "at least 8 characters" in capsys.readouterr().err
+    assert user("add", "longname") == 0
+    assert user("passwd", "longname") == 1
+    assert "the password is the user's name" in capsys.readouterr().err
+
+
 def test_two_different_passwords_change_nothing(capsys, typed):
-    typed += ["pencil", "pencli"]
+    typed += ["pencil-1", "pencli-1"]
     assert user("add", "alice") == 1
     assert "not the same" in capsys.readouterr().err
     assert not Path("data").exists()
@@ -101,8 +110,8 @@ def test_giving_up_at_the_prompt_changes_nothing(capsys, monkeypatch, typed):
 
 
 def test_a_password_is_never_taken_from_the_command_line(capsys):
-    assert user("add", "alice", "--password", "pencil") == 2
-    assert user("add", "alice", "pencil") == 2
+    assert user("add", "alice", "--password", "pencil-1") == 2
+    assert user("add", "alice", "pencil-1") == 2
     assert not Path("data").exists()
 
 
@@ -113,7 +122,7 @@ def test_without_a_directory_there_is_nothing_to_list_and_none_is_made(capsys):
 
 
 def test_a_locked_directory_without_a_server_that_listens_says_so(tmp_path, capsys, typed):
-    typed += ["pencil", "pencil"]
+    typed += ["pencil-1", "pencil-1"]
     with lock_data_dir(tmp_path / "data"):
         assert user("add", "alice") == 1
     assert "takes no commands" in capsys.readouterr().err
@@ -136,25 +145,27 @@ def test_the_prompt_does_not_show_the_password(tmp_path):
     for ask in (b"Password for alice: ", b"The same again: "):
         while ask not in shown:
             shown += os.read(terminal, 4096)
-        os.write(terminal, b"pencil\n")
+        os.write(terminal, b"pencil-1\n")
     while b"added user alice" not in shown:
         shown += os.read(terminal, 4096)
     assert process.wait(DEADLINE_S) == 0
     os.close(terminal)
-    assert b"pencil" not in shown
+    assert b"pencil-1" not in shown
 
 
 def test_users_of_a_running_server_and_after_its_restart(tmp_path):
     with serving(tmp_path) as server:
-        added = onelog(tmp_path, "user", "add", "alice", "--password-stdin", password="pencil")
+        added = onelog(tmp_path, "user", "add", "alice", "--password-stdin", password="pencil-1")
         assert (added.returncode, added.stderr) == (0, "")
         assert added.stdout == "added user alice in the running server\n"
-        again = onelog(tmp_path, "user", "add", "alice", "--password-stdin", password="x")
+        again = onelog(tmp_path, "user", "add", "alice", "--password-stdin", password="crayon-1")
         assert again.returncode == 1
         assert "exists already" in again.stderr
         assert "alice" in onelog(tmp_path, "user", "list").stdout
         assert b"onelog_users 1.0" in server.get("/metrics")[1]
-        changed = onelog(tmp_path, "user", "passwd", "alice", "--password-stdin", password="y")
+        changed = onelog(
+            tmp_path, "user", "passwd", "alice", "--password-stdin", password="crayon-2"
+        )
         assert changed.returncode == 0
         assert server.stop() == 0
     assert not (tmp_path / "data" / "control.sock").exists()

@@ -150,8 +150,14 @@ async def test_users_are_changed_through_the_socket(tmp_path):
     async with served(tmp_path, lambda message, _uid: run_command(users, message)):
         await ask(AddUser(name="bob", password='pen"cil \\n é'))
         with pytest.raises(AlreadyExists, match="'bob' exists"):
-            await ask(AddUser(name="bob", password="x"))
-        await ask(SetPassword(name="bob", password="crayon"))
+            await ask(AddUser(name="bob", password="long enough"))
+        for weak in (
+            AddUser(name="ann", password="seven77"),
+            SetPassword(name="bob", password="B"),
+        ):
+            with pytest.raises(InvalidRequest, match="at least 8 characters"):
+                await ask(weak)
+        await ask(SetPassword(name="bob", password="crayon-1"))
         await ask(SetDisabled(name="bob", disabled=True))
         (bob,) = (await ask(ListUsers())).users
         assert (bob.name, bob.disabled) == ("bob", True)

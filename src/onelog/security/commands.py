@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from onelog.base.commands import decoded, run_decoded
+from onelog.security.new_passwords import check_new_password
 from onelog.security.roles import AdminRole
 
 SUBJECT: Final = "user"
@@ -166,6 +167,7 @@ def decode_answer(message: bytes) -> Answer:
 async def _run(desk: UserDesk, command: Command) -> Answer:
     match command:
         case AddUser():
+            check_new_password(command.name, command.password)
             await desk.add(
                 command.name,
                 command.password,
@@ -173,6 +175,7 @@ async def _run(desk: UserDesk, command: Command) -> Answer:
                 administrator=command.administrator,
             )
         case SetPassword():
+            check_new_password(command.name, command.password)
             await desk.set_password(command.name, command.password)
         case SetDisabled():
             await desk.set_disabled(command.name, command.disabled)

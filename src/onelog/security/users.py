@@ -25,8 +25,6 @@ from onelog.security.scram import MECHANISMS, ScramCredential, make_credential, 
 PREFIX: Final = "users/"
 GROUPS_MAX: Final = 100
 """Groups of one user."""
-CHOSEN_CHARS_MIN: Final = 8
-"""Characters of a password that is set by the admin API, and so in the console."""
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 Fields = dict[str, Any]
@@ -259,20 +257,6 @@ def check_password(password: str) -> bytes:
     if not prepared:
         raise InvalidRequest("a password has at least one visible character")
     return raw
-
-
-def check_chosen_password(name: str, password: str) -> None:
-    """Refuse a weak password that somebody chose over the network. Raises InvalidRequest.
-
-    Commands on the broker's own machine take any password: devices may have fixed ones.
-    """
-    if len(password) < CHOSEN_CHARS_MIN:
-        raise InvalidRequest(
-            f"the password is too short: choose one of at least {CHOSEN_CHARS_MIN} characters"
-            " (`onelog user add` and `passwd` on the broker's machine take shorter ones, too)"
-        )
-    if password.casefold() == name.casefold():
-        raise InvalidRequest("the password is the user's name: choose another one")
 
 
 def check_groups(groups: Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from onelog.base.errors import (
     Timeout,
     Unavailable,
 )
+from onelog.security.quotas.seat import RateExceeded
 
 BUG: Final = "http-request"
 """Incidents: a request of the admin or the management API met a fault of ours."""
@@ -88,7 +90,9 @@ async def on_own_error(_request: Request, error: Exception) -> Response:
         if cls in STATUS:
             status, code = STATUS[cls]
             response = refuse(status, code, str(error))
-            if status in _LATER:
+            if isinstance(error, RateExceeded):
+                response.headers["retry-after"] = str(math.ceil(error.wait_s))
+            elif status in _LATER:
                 response.headers["retry-after"] = str(_LATER[status])
             if status == 401:
                 response.headers["www-authenticate"] = 'Bearer realm="OneLog"'

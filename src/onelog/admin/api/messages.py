@@ -1,4 +1,8 @@
-"""Operations on messages: look at them by filter, offset or time, and publish one."""
+"""Operations on messages: look at them by filter, offset or time, and publish one.
+
+Rules: a publish counts for the quotas of its caller and of the listener `admin`, and is refused
+while one is in debt: there is no connection that could be held back.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,8 @@ from onelog.queues.addresses import is_writable
 from onelog.record.headers import CONTENT_TYPE, RETAIN
 
 TAG = "messages"
+_LISTENER = "admin"
+"""The listener of this API, as quotas name it."""
 _POSITIONS_MAX = 100
 """Partitions whose positions fit into the token of a next page."""
 
@@ -189,12 +195,12 @@ class MessageOperations:
             headers.append((CONTENT_TYPE, body.content_type.encode()))
         if body.retain:
             headers.append((RETAIN, b"1"))
-        message = Message(
-            body.topic,
-            _value(body),
-            None if body.key is None else body.key.encode(),
-            tuple(headers),
-        )
+        value = _value(body)
+        key = None if body.key is None else body.key.encode()
+        message = Message(body.topic, value, key, tuple(headers))
+        size_bytes = len(body.topic.encode()) + len(value)
+        quotas = self._desk.broker.client_quotas
+        quotas.charge("admin", call.caller.name, _LISTENER, 1, size_bytes)
         done = await self._desk.broker.publish(message, principal=call.caller.principal)
         return PublishedAt(stream=done.stream, partition=done.partition, offset=done.offset)
 

@@ -27,9 +27,10 @@ from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFou
 from onelog.security.bans import AddressBanned
 from onelog.security.commands import UserInfo
 from onelog.security.identity import Identity
+from onelog.security.new_passwords import check_new_password
 from onelog.security.roles import AdminRole
 from onelog.security.token_commands import LIFETIME_MS_DEFAULT, LIFETIME_MS_MAX, TokenInfo
-from onelog.security.users import GROUPS_MAX, check_chosen_password
+from onelog.security.users import GROUPS_MAX
 
 TAG = "people"
 
@@ -272,7 +273,7 @@ class PeopleOperations:
             raise Conflict(
                 "the first user is an administrator: send the role admin, or use `onelog user add`"
             )
-        check_chosen_password(body.name, body.password)
+        check_new_password(body.name, body.password)
         await opened.authenticator.users.add(
             body.name,
             body.password,
@@ -289,7 +290,7 @@ class PeopleOperations:
         if own and (body.disabled or body.role not in (None, call.caller.role)):
             raise Conflict("nobody takes their own role away: another administrator can")
         if body.password is not None:
-            check_chosen_password(name, body.password)
+            check_new_password(name, body.password)
         await users.change(
             name,
             password=body.password,

@@ -2,7 +2,7 @@
 
 Rules: an export holds no secret. An import makes users that come with a password; those with only
 a hash of RabbitMQ's are not made, and the log names them. It is refused as a whole when it holds a
-permission that cannot be kept.
+permission that cannot be kept, or a user with a password that may not be set.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from onelog.admin.rabbitmq.user_paths import (
     user_row,
     wants_administrator,
 )
-from onelog.base.errors import NotFound
+from onelog.base.errors import InvalidRequest, NotFound
 from onelog.observe import get_logger
+from onelog.security.new_passwords import check_new_password
 
 Row = dict[str, Any]
 
@@ -78,6 +79,8 @@ class DefinitionPaths:
             if not isinstance(where, str) or not isinstance(user, str):
                 raise BadRequest("a permission needs a user and a vhost")
             rules_of(where, user, row)
+        for row in users:
+            self._check_user(row)
         await self._desk.amqp.define(body, vhost)
         await self._make_users(users)
         await self._give(request, permissions, vhost)
@@ -94,13 +97,22 @@ class DefinitionPaths:
         name = row.get("name")
         return isinstance(name, str) and self._desk.authenticator.knows(name)
 
+    def _check_user(self, row: Row) -> None:
+        """Refuse a user who cannot be made, before anything of the file is."""
+        name, password = row.get("name"), row.get("password")
+        if not isinstance(name, str):
+            raise BadRequest("name_not_present")
+        if isinstance(password, str) and not self._is_known(row):
+            try:
+                check_new_password(name, password)
+            except InvalidRequest as error:
+                raise BadRequest(f"the user {name[:80]!r}: {error}") from None
+
     async def _make_users(self, rows: list[Row]) -> None:
         authenticator = self._desk.authenticator
         left_out = []
         for row in rows:
-            name, password = row.get("name"), row.get("password")
-            if not isinstance(name, str):
-                raise BadRequest("name_not_present")
+            name, password = row["name"], row.get("password")
             if authenticator.knows(name):
                 continue
             if isinstance(password, str):

@@ -24,6 +24,7 @@ from onelog.admin.rabbitmq.permission_forms import (
 )
 from onelog.admin.rabbitmq.requests import BadRequest, json_body, need, part
 from onelog.base.errors import NotAuthorized, NotFound
+from onelog.security.new_passwords import check_new_password
 from onelog.security.users import Users
 
 Row = dict[str, Any]
@@ -154,10 +155,13 @@ class UserPaths:
         authenticator = self._desk.authenticator
         asker = who_asks(request).user
         administrator = wants_administrator(body["tags"])
-        if asker == name and not authenticator.is_administrator(asker):
+        own = asker == name and not authenticator.is_administrator(asker)
+        if not own:
+            need_administrator(self._desk, request)
+        check_new_password(name, password)
+        if own:
             await self._users.set_password(name, password)
             return Response(status_code=204)
-        need_administrator(self._desk, request)
         if authenticator.knows(name):
             await self._users.set_password(name, password, administrator=administrator)
             return Response(status_code=204)
