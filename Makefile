@@ -32,7 +32,7 @@ TOGETHER := $(MAKE) --no-print-directory --jobs=3
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow and not package"
 
 .DEFAULT_GOAL := help
-.PHONY: help run console example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
+.PHONY: help run console console-pictures example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
         conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-lone bench-operate bench-page package docs site clean
 
 help: ## List the tasks
@@ -45,6 +45,9 @@ run: $(STAMP)-node ## Install and start `onelog serve`, data under ./data
 
 console: $(STAMP)-node ## Build the web console, if its sources or the API changed
 	@$(PY) tools/console.py
+
+console-pictures: $(STAMP)-dev ## Take the pictures of the guide's page on the console anew
+	$(PY) -m tests.console.pictures docs/guide/console $(ARGS)
 
 example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers and late comers
 	@$(PY) examples/iot $(ARGS)

@@ -1,17 +1,24 @@
-"""Takes the pictures of docs/guide/console.md: `python -m tests.console.pictures FOLDER [PAGE…]`.
+"""Takes the pictures of docs/guide/console.md: `make console-pictures`.
 
-Every page in light on a screen; with `--all` also in the dark and on a phone, to look at.
+`python -m tests.console.pictures FOLDER [PAGE…]` takes some of them: every page in light on a
+screen; with `--all` also in the dark and on a phone, to look at. Pages that only administrators see
+come last: from the first user on, the others are seen as a viewer sees them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
 
+from onelog.pipelines.progress import Progress
+from onelog.pipelines.state import State, Status
 from tests.console.browsing import PHONE, WIDE, Visitor, build, chromium
 from tests.console.scene import TOPIC, Scene
 
@@ -29,16 +36,24 @@ PICTURES = {
     "mqtt": "sessions",
     "kafka": "groups",
     "amqp": "queues",
-    "access": "access",
-    "rules": "access?tab=rules",
     "quotas": "quotas",
     "bans": "quotas?tab=bans",
-    "audit": "audit",
     "backups": "backups",
     "pipelines": "pipelines",
     "nodes": "nodes",
 }
+FOR_ADMINISTRATORS = {
+    "access": "access",
+    "rules": "access?tab=rules",
+    "tokens": "access?tab=tokens",
+    "audit": "audit",
+}
 SETTLED_MS = 3500
+PLOTTED_MS = 20_000
+"""Lines over time need some."""
+PLOTS = ("overview", "cursor")
+SHAPES = ((WIDE, "light", ""), (WIDE, "dark", "-dark"), (PHONE, "light", "-phone"))
+PASSWORD = "a long password"
 
 
 def is_wanted(name: str, shape: str, wanted: list[str]) -> bool:
@@ -57,21 +72,54 @@ def take(folder: Path, wanted: list[str]) -> None:
         try:
             scene.live()
             scene.wait()
-            with chromium() as browser:
-                for size, kind in ((WIDE, "light"), (WIDE, "dark"), (PHONE, "light")):
-                    visitor = Visitor(browser, scene.url, size, kind)
-                    for name, address in PICTURES.items():
-                        shape = "-phone" if size is PHONE else "-dark" if kind == "dark" else ""
-                        if not is_wanted(name, shape, wanted):
-                            continue
-                        page = visitor.go(address)
-                        page.wait_for_timeout(SETTLED_MS)
-                        keep(page.screenshot(), folder / f"{name}{shape}.png")
-                    for row in visitor.complaints:
-                        sys.stderr.write(f"{row}\n")
-                    visitor.close()
+            with chromium() as browser, piped(Path(place) / "data"):
+                for pages, user in ((PICTURES, ""), (FOR_ADMINISTRATORS, "ada")):
+                    if user:
+                        scene.people(user, PASSWORD)
+                    for size, kind, shape in SHAPES:
+                        names = [name for name in pages if is_wanted(name, shape, wanted)]
+                        if names:
+                            visitor = Visitor(browser, scene.url, size, kind)
+                            look(
+                                visitor, {name: pages[name] for name in names}, user, folder, shape
+                            )
         finally:
             scene.close()
+
+
+def look(visitor: Visitor, pages: dict[str, str], user: str, folder: Path, shape: str) -> None:
+    """Go to each of the pages and keep what is seen."""
+    if user:
+        page = visitor.go("access")
+        if shape == "-phone":
+            page.get_by_role("button", name="Menu").click()
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("User").fill(user)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("table", name="Users").wait_for()
+    for name, address in pages.items():
+        page = visitor.go(address)
+        page.wait_for_timeout(PLOTTED_MS if name in PLOTS else SETTLED_MS)
+        keep(page.screenshot(), folder / f"{name}{shape}.png")
+    for row in visitor.complaints:
+        sys.stderr.write(f"{row}\n")
+    visitor.close()
+
+
+@contextlib.contextmanager
+def piped(data: Path) -> Iterator[None]:
+    """What a pipeline that runs writes down of itself."""
+    progress = Progress(batch=412, rows=1_204_331, rows_per_s=2_940.0, lag=18, batch_ms=850)
+    state = State(data / "pipelines" / "telemetry")
+    status = Status(
+        name="telemetry", file="telemetry.toml", master="local[2]", mode="continuous",
+        pid=os.getpid(), started="2026-01-01T00:00:00", phase="running",
+        targets={"bronze (Iceberg)": progress, "alerts (topic)": progress},
+    )  # fmt: skip
+    with state.held():
+        state.save(status)
+        yield
 
 
 def keep(picture: bytes, path: Path) -> None:

@@ -96,6 +96,24 @@ class Scene:
         body = {"url": str(self.folder / name), **more}
         return str(self.ask("POST", "/backups", body)["id"])
 
+    def people(self, name: str, password: str) -> None:
+        """Make an administrator, then what only administrators see: users, rules, a token."""
+        self.ask("POST", "/users", {"name": name, "password": password, "role": "admin"})
+        text = self.broker.command("token", "create", "pictures", "--role", "admin")
+        bearer = {"Authorization": f"Bearer {text.strip()}"}
+        for other, role, groups in (("bob", "operator", ["ops"]), ("device7", "none", [])):
+            body = {"name": other, "password": password, "role": role, "groups": groups}
+            self.ask("POST", "/users", body, **bearer)
+        for rule in (
+            {"who": ["anonymous"], "actions": ["all"], "resource": "topic:#", "note": "for now"},
+            {"who": ["anonymous"], "actions": ["all"], "resource": "cursor:*"},
+            {"who": ["group:ops", f"user:{name}"], "actions": ["all"], "resource": "topic:#"},
+            {"who": ["user:device7"], "actions": ["publish"], "resource": "topic:sensors/%u/#"},
+            {"who": ["everyone"], "actions": ["publish"], "resource": "topic:plant/+/secret",
+             "effect": "deny"},
+        ):  # fmt: skip
+            self.ask("POST", "/access/rules", {"effect": "allow", **rule}, **bearer)
+
     def _work(self, name: str, act: Any, end: Any = None) -> None:
         def run() -> None:
             while not self._ending.wait(PAUSE_S):

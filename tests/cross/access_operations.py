@@ -710,6 +710,16 @@ def amqp_look_at_a_queue_that_one_consumes(channel: RawChannel) -> None:
     channel.ask(Queue.Declare(queue="q", passive=True), Queue.DeclareOk)
 
 
+@amqp("consume cursor:queue/q")
+def amqp_look_at_a_queue_by_the_right_to_consume(channel: RawChannel) -> None:
+    channel.ask(Queue.Declare(queue="q", passive=True), Queue.DeclareOk)
+
+
+@amqp("publish topic:$q/q")
+def amqp_look_at_a_queue_by_the_right_to_publish(channel: RawChannel) -> None:
+    channel.ask(Queue.Declare(queue="q", passive=True), Queue.DeclareOk)
+
+
 @amqp("delete topic:$q/+")
 def amqp_delete_a_queue(channel: RawChannel) -> None:
     channel.ask(Queue.Delete(queue="not there"), Queue.DeleteOk)

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from onelog.base.errors import InvalidName
-from onelog.broker import LOCAL, Durability, Message, StreamConfig
+from onelog.broker import LOCAL, AuditEvent, Durability, Message, StreamConfig
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.topics import topic_id
@@ -232,6 +232,63 @@ async def test_the_id_of_a_topic_that_one_may_not_see_is_like_an_id_of_none(tmp_
                 ErrorCode.none,
                 ErrorCode.topic_authorization_failed,
             ]
+
+
+class Noted:
+    """What the audit trail got."""
+
+    def __init__(self) -> None:
+        self.rows: list[AuditEvent] = []
+
+    def write(self, event: AuditEvent) -> None:
+        self.rows.append(event)
+
+
+async def test_the_trail_says_of_topics_that_nobody_may_make_that_it_was_refused(tmp_path):
+    async with house(tmp_path) as place:
+        noted = place.broker.audit = Noted()
+        await place.only("allow everyone create topic:may")
+
+        def make(*names: str) -> None:
+            rows = [
+                {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [],
+                 "configs": []}
+                for name in names
+            ]  # fmt: skip
+            with Wire(place.ports["kafka"]) as wire:
+                wire.ask(ApiKey.CREATE_TOPICS, 4, topics=rows, timeout=1000, validate_only=False)
+
+        await asyncio.to_thread(make, "not")
+        await asyncio.to_thread(make, "may", "not")
+        await asyncio.to_thread(make, "may")
+        told = [(row.resource, row.outcome) for row in noted.rows if row.action == "topic.create"]
+        assert told == [("not", "refused"), ("may,not", "ok"), ("may", "failed")]
+
+
+@pytest.mark.parametrize(
+    ("right", "told"),
+    [
+        ("publish", ErrorCode.topic_authorization_failed),
+        ("subscribe", ErrorCode.unknown_topic_or_partition),
+        ("publish,create", ErrorCode.none),
+    ],
+)
+async def test_a_producer_that_may_not_make_its_topic_is_told_so_and_a_reader_waits(
+    tmp_path, right, told
+):
+    async with house(tmp_path) as place:
+        await place.only(f"allow everyone {right} topic:t")
+        with Wire(place.ports["kafka"]) as wire:
+            rows = (
+                await asyncio.to_thread(
+                    wire.ask,
+                    ApiKey.METADATA,
+                    4,
+                    topics=[{"name": "t"}],
+                    allow_auto_topic_creation=True,
+                )
+            ).topics
+            assert rows[0].error_code is told
 
 
 async def test_a_name_that_no_topic_could_carry_is_refused_when_it_is_declared(tmp_path):

@@ -222,6 +222,17 @@ async def test_an_amqp_queue_that_seeks_gets_what_its_bindings_bring_from_there_
     assert (await api.ask("POST", "/cursors/amqp:%2F:jobs/seek", asked)).status_code == 400
 
 
+async def test_the_cursor_of_a_queue_names_what_feeds_it_and_counts_its_consumers(api):
+    queue = await declared(api)
+    row = (await api.get("/cursors/amqp:%2F:jobs")).json()
+    assert (row["filter"], row["connected"]) == ("$q/jobs", 0)
+    await queue.vhost.bind(JOBS)
+    queue.consumers._order.append(None)
+    (row,) = await api.items("/cursors?search=jobs")
+    assert (row["filter"], row["connected"]) == ("shop/#", 1)
+    queue.consumers._order.clear()
+
+
 async def test_an_amqp_queue_is_purged_reset_and_deleted_as_a_cursor(api):
     queue = await declared(api)
     await queue.vhost.bind(JOBS)

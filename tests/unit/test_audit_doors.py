@@ -22,7 +22,7 @@ from onelog.app import Server
 from onelog.base.clock import ManualClock, SystemClock
 from onelog.broker import AuditEvent, AuditTrail, Broker, stream_commands, view_commands
 from onelog.broker.audit_reading import AuditChoice, ListAudit, decode_audit_answer, newest
-from onelog.broker.audited import READING_VERBS, is_secret
+from onelog.broker.audited import READING_VERBS, command_event, is_secret
 from onelog.config import load
 from onelog.net.control import call
 from onelog.protocols.kafka.admin.auditing import AUDITED
@@ -144,6 +144,17 @@ async def test_a_request_that_may_change_something_is_one_record_also_when_it_is
         await api.trail.flush()
         (_first, event) = await events(api.broker)
         assert (event.actor, event.outcome) == ("eve", "refused")
+
+
+async def test_what_a_request_made_is_named_where_the_request_names_nothing(tmp_path):
+    async with people(tmp_path) as api:
+        admin = await token(api, "root", AdminRole.ADMIN)
+        rule = {"effect": "allow", "who": ["user:root"], "actions": ["all"], "resource": "topic:#"}
+        made = await api.ask("POST", "/access/rules", rule, headers=admin)
+        assert made.status_code == 201
+        await api.trail.close()
+        (event,) = await events(api.broker)
+        assert (event.action, event.resource) == ("rule.create", made.json()["id"])
 
 
 async def test_secrets_of_a_request_are_in_no_record(tmp_path):
@@ -273,6 +284,12 @@ async def test_every_command_that_changes_something_is_one_record(tmp_path):
         assert CANARY not in repr(found)
         assert "ok" in {event.outcome for event in found}
         assert "failed" in {event.outcome for event in found}
+
+
+def test_the_rules_that_a_command_takes_away_are_named():
+    event = command_event(b'{"type":"acl.remove","names":["a","b"]}', b"{}", "control", 0)
+    assert event is not None
+    assert (event.action, event.resource) == ("acl.remove", "a,b")
 
 
 async def test_commands_on_a_stopped_server_are_noted_when_it_starts(tmp_path):

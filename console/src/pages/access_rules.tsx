@@ -65,7 +65,7 @@ function RuleForm({ rule, onClose, onDone }: {
 }
 
 const COLUMNS: readonly Column<AccessRule>[] = [
-  { title: "Rule", cell: (row) => short(row.id, 24) },
+  { title: "Rule", cell: (row) => short(row.id, 24), wide: true },
   { title: "", cell: (row) => <Badge tone={row.effect === "allow" ? "good" : "bad"}>{row.effect}</Badge> },
   { title: "Who", cell: (row) => <Name text={row.who.join(", ")} /> },
   { title: "May", cell: (row) => row.actions.join(", "), wide: true },

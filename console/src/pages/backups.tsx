@@ -34,7 +34,7 @@ const COLUMNS: readonly Column<BackupRun>[] = [
   { title: "Began", cell: (run) => <span title={time(run.began_ms)}>{ago(run.began_ms)}</span> },
   { title: "State", cell: (run) => <State run={run} /> },
   { title: "To", cell: (run) => <Name text={run.url} />, grow: true },
-  { title: "Size", cell: (run) => bytes(run.size_bytes), number: true },
+  { title: "Size", cell: (run) => bytes(run.size_bytes), number: true, wide: true },
   { title: "Sent", cell: (run) => bytes(run.new_bytes), number: true, wide: true },
   { title: "Took", cell: (run) => (run.ended_ms === null ? "–" : duration(run.ended_ms - run.began_ms)), number: true, wide: true },
 ];

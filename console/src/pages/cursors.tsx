@@ -87,6 +87,13 @@ function useLagHistory(row: CursorInfo): LagHistory {
   return history;
 }
 
+/** Who reads by a cursor now: members, consumers, or one reader that is there or not. */
+function counted(row: CursorInfo): [string, string] {
+  if (row.kind === "group") return ["Members", whole(row.connected)];
+  if (row.kind === "routed") return ["Consumers", whole(row.connected)];
+  return ["Open", row.connected > 0 ? "yes" : "no"];
+}
+
 function Details({ row, again, children }: {
   row: CursorInfo;
   again: () => void;
@@ -107,7 +114,7 @@ function Details({ row, again, children }: {
             ["Reads", <Name key="f" text={row.filter} />],
             ["Lag", whole(row.lag)],
             ["Handed out, not settled", whole(row.pending)],
-            [row.kind === "group" ? "Members" : "Open", row.kind === "group" ? whole(row.connected) : row.connected > 0 ? "yes" : "no"],
+            counted(row),
             ["Kept", row.durable ? "on disk: it survives a restart" : "in memory"],
           ]}
         />

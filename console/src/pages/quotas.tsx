@@ -16,10 +16,10 @@ import { LIMITS, partsOf, QuotaForm, shownLimit } from "./quota_form";
 /** Who a quota is for: a part without a name counts for each one that has no quota of its own. */
 function Entity({ text }: { text: string }): JSX.Element {
   return (
-    <span class="row">
-      {partsOf(text).map(([part, name]) => (
+    <span>
+      {partsOf(text).map(([part, name], at) => (
         <span key={part}>
-          <Badge>{part}</Badge> {name === "" ? <i class="faint" title="Each one that has no quota of its own">each other one</i> : <Name text={name} most={60} />}
+          {at > 0 && " "}<Badge>{part}</Badge> {name === "" ? <i class="faint" title="Each one that has no quota of its own">each other one</i> : <Name text={name} most={60} />}
         </span>
       ))}
     </span>

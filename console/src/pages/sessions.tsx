@@ -30,7 +30,7 @@ function Sessions({ search }: { search: string }): JSX.Element {
           { title: "State", cell: (row) => <Badge tone={row.attached ? "good" : "plain"}>{row.attached ? "online" : "away"}</Badge> },
           { title: "Owner", cell: (row) => <Name text={row.owner} />, wide: true },
           { title: "Away since", cell: (row) => (row.detached_ms === null ? "–" : ago(row.detached_ms)), wide: true },
-          { title: "Kept for", cell: (row) => (row.expiry_ms === null ? "ever" : duration(row.expiry_ms)), wide: true },
+          { title: "Kept for", cell: (row) => (row.expiry_ms === null ? "ever" : row.expiry_ms === 0 ? "while online" : duration(row.expiry_ms)), wide: true },
           {
             title: "Cursor",
             wide: true,

@@ -29,7 +29,7 @@ _SECRET: Final = re.compile(
 _FOREIGN: Final = frozenset({"options"})
 """Fields in the words of other systems (`azure_storage_account_key`): nobody knows which of them
 are secret."""
-_NAMES: Final = ("name", "id", "ids", "user", "label", "topic", "filter")
+_NAMES: Final = ("name", "names", "id", "ids", "user", "label", "topic", "filter")
 """Fields that name the thing which a command is about, the best first."""
 
 

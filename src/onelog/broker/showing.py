@@ -319,8 +319,20 @@ class BindingRow(msgspec.Struct, frozen=True, kw_only=True):
     """The topic of the queue, or the topics of the exchange, that it leads to."""
 
 
+class QueueUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What feeds a queue, and how many take from it."""
+
+    filters: tuple[str, ...]
+    """The topics that its bindings bring; without bindings, its own topic."""
+    consumers: int
+
+
 class QueueDesk(ProtocolDesk, Protocol):
     """What a protocol with exchanges and queues has."""
+
+    def use_of(self, cursor: str) -> QueueUse | None:
+        """How the queue of a cursor is used; None: the cursor is of no queue."""
+        ...
 
     def exchanges(self) -> Iterator[ExchangeRow]:
         """Every exchange."""

@@ -48,10 +48,14 @@ class RequestNote:
         self.names: Mapping[str, str] = {}
         self.query: Any = None
         self.body: Any = None
+        self.made: Any = None
+        """The answer, once there is one."""
 
     def resource(self) -> str:
-        """What the request is about: the names in its path, or the name in its body."""
-        return "/".join(self.names.values()) or resource_of(_fields(self.body))
+        """What the request is about: names in its path, the name in its body, or what it made."""
+        asked = "/".join(self.names.values()) or resource_of(_fields(self.body))
+        made = getattr(self.made, "id", "")
+        return asked or (made if isinstance(made, str) else "")
 
     def detail(self) -> dict[str, Any]:
         """Its fields, without secrets."""

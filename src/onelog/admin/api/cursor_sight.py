@@ -59,6 +59,11 @@ class CursorSight:
             return sight.cursor(f"share/{rest.partition('/')[0]}") and self._sees_filters(name)
         return self._sees_filters(name)
 
+    def _sees_filters_of(self, row: CursorInfo) -> bool:
+        amqp = cast("QueueDesk | None", self._desk.desks().get("amqp"))
+        use = None if row.kind != "routed" or amqp is None else amqp.use_of(row.name)
+        return self._sees_filters(row.name) if use is None else self.sight.topics(use.filters)
+
     def _sees_filters(self, name: str) -> bool:
         desk = self._desk.broker.cursors
         cursor = desk.find(name) or desk.kept(name)
@@ -72,7 +77,7 @@ class CursorSight:
         sees_place = self.sees_kafka_topic if is_group else self.sees_stream
         return msgspec.structs.replace(
             row,
-            filter=row.filter if not is_group and self._sees_filters(row.name) else "",
+            filter=row.filter if not is_group and self._sees_filters_of(row) else "",
             positions=tuple(place for place in row.positions if sees_place(place.stream)),
         )
 

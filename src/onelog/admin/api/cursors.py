@@ -26,7 +26,7 @@ from onelog.admin.contract import CursorInfo
 from onelog.admin.view import GROUP_PREFIX, Homes, group_cursor, protocol_of
 from onelog.base.errors import CursorNotFound
 from onelog.broker import Redriven
-from onelog.broker.showing import GroupDesk
+from onelog.broker.showing import GroupDesk, QueueDesk
 
 TAG = "cursors"
 
@@ -146,12 +146,20 @@ class CursorOperations:
     def _find(self, name: str, homes: Homes | None = None) -> CursorInfo | None:
         view, groups = self._desk.view, self._groups()
         try:
-            return view.cursor(name, homes)
+            return self._used(view.cursor(name, homes))
         except CursorNotFound:
             group = name.removeprefix(GROUP_PREFIX)
             if groups is None or group == name or group not in groups.group_names():
                 return None
             return group_cursor(groups.group(group))
+
+    def _used(self, row: CursorInfo) -> CursorInfo:
+        """The row of an AMQP queue says what feeds the queue, and who takes from it."""
+        amqp = cast("QueueDesk | None", self._desk.desks().get("amqp"))
+        use = None if row.kind != "routed" or amqp is None else amqp.use_of(row.name)
+        if use is None:
+            return row
+        return msgspec.structs.replace(row, filter=", ".join(use.filters), connected=use.consumers)
 
     async def _seen(self, call: AnyCall) -> CursorInfo:
         """The cursor of a call, with everything. Raises CursorNotFound."""

@@ -92,7 +92,7 @@ class ApiRouter:
             request.url.scheme == "https",
             credentials=credentials,
         )
-        result = await row.handler(call)
+        result = note.made = await row.handler(call)
         await self._desk.share.breathe()
         response = answer(result, row.status) if row.status != 204 else Response(status_code=204)
         response.headers.update(call.headers)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from onelog.base.errors import InvalidName
 from onelog.broker import Action, Kind
@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
 
 Thing = Literal["queue", "exchange"]
+
+_SEEING: Final = (
+    Action.DESCRIBE,
+    Action.PUBLISH,
+    Action.DELIVER,
+    Action.CREATE,
+    Action.CONFIGURE,
+    Action.DELETE,
+)
+"""Each of these on the topic of a queue shows the queue to who may do it."""
+_SEEING_CURSOR: Final = (Action.DESCRIBE, Action.CONSUME, Action.DELETE)
 
 
 def may(channel: Channel, action: Action, thing: Thing, name: str) -> None:
@@ -62,10 +73,12 @@ def may_see(channel: Channel, queue: str) -> None:
     vhost, connection = channel.vhost.name, channel.connection
     allows = connection.hub.broker.authorizer.allows
     assert connection.principal is not None
-    cursor = queue_cursor(vhost, queue)
+    topic, cursor = queue_topic(vhost, queue), queue_cursor(vhost, queue)
     if not (
-        allows(connection.principal, Action.DESCRIBE, queue_topic(vhost, queue))
-        or allows(connection.principal, Action.DESCRIBE, cursor, Kind.CURSOR)
+        any(allows(connection.principal, action, topic) for action in _SEEING)
+        or any(
+            allows(connection.principal, action, cursor, Kind.CURSOR) for action in _SEEING_CURSOR
+        )
     ):
         raise _refused(channel, "queue", queue)
 

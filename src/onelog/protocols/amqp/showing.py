@@ -11,6 +11,7 @@ from onelog.broker.showing import (
     ConnectionRow,
     ExchangeRow,
     QueueRow,
+    QueueUse,
     ReaderRow,
     Traffic,
     WriterRow,
@@ -21,10 +22,11 @@ from onelog.protocols.amqp.connection import Connection, State
 from onelog.protocols.amqp.errors import Reply
 from onelog.protocols.amqp.hub import Hub
 from onelog.queues.addresses import address_of, exchange_root, queue_cursor, queue_topic
+from onelog.queues.exchanges import Destination
 from onelog.queues.makers import binding_filter, subtree
 from onelog.queues.queue import Queue
 from onelog.queues.replaying import redrive_queue, seek_queue
-from onelog.queues.vhosts import VirtualHost
+from onelog.queues.vhosts import CURSOR_PREFIX, TRANSIENT_PREFIX, VirtualHost
 
 _STATES = {
     State.HEADER: "new",
@@ -127,6 +129,22 @@ class AmqpDesk:
                     topic=queue_topic(vhost.name, queue.name),
                     access=queue_cursor(vhost.name, queue.name),
                 )
+
+    def use_of(self, cursor: str) -> QueueUse | None:
+        """How the queue of a cursor is used; None: the cursor is of no queue."""
+        text = cursor.removeprefix(CURSOR_PREFIX).removeprefix(TRANSIENT_PREFIX)
+        for vhost in self._hub.vhosts.all():
+            queue = vhost.queues.get(text.removeprefix(f"{vhost.name}:"))
+            if queue is not None and queue.cursor.name == cursor:
+                bound = vhost.router.bindings_to(Destination("queue", queue.name))
+                filters = {
+                    binding_filter(vhost.name, vhost.router.find(row.source), row) for row in bound
+                }
+                return QueueUse(
+                    filters=tuple(sorted(filters)) or (queue_topic(vhost.name, queue.name),),
+                    consumers=len(queue.consumers),
+                )
+        return None
 
     def bindings(self) -> Iterator[BindingRow]:
         """Every binding that somebody made."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Request:
     """A typed request and its connection."""
 
-    __slots__ = ("api", "body", "client_id", "connection", "correlation_id", "version")
+    __slots__ = ("api", "body", "client_id", "codes", "connection", "correlation_id", "version")
 
     def __init__(
         self,
@@ -33,6 +33,8 @@ class Request:
         self.client_id = client_id
         self.body = body
         self.connection = connection
+        self.codes: list[int] = []
+        """The error codes of an answer that the handler encoded itself: the audit trail asks."""
 
 
 Handler = Callable[["Hub", Request], Awaitable[Body | bytes | None]]

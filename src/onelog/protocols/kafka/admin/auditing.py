@@ -49,7 +49,7 @@ def note_request(request: Request, answer: Any, error: OnelogError | None) -> No
     if action is None:
         return
     connection = request.connection
-    outcome, kind, detail = _outcome(answer, error)
+    outcome, kind, detail = _outcome(request, answer, error)
     names = list(dict.fromkeys(_names(request.body)))
     connection.hub.broker.audit.write(
         AuditEvent(
@@ -66,8 +66,15 @@ def note_request(request: Request, answer: Any, error: OnelogError | None) -> No
     )
 
 
-def _outcome(answer: Any, error: OnelogError | None) -> tuple[Outcome, str, dict[str, Detail]]:
-    codes = [code_of(error)] if error is not None else list(_codes(answer))
+def _outcome(
+    request: Request, answer: Any, error: OnelogError | None
+) -> tuple[Outcome, str, dict[str, Detail]]:
+    if error is not None:
+        codes = [code_of(error)]
+    elif isinstance(answer, bytes):
+        codes = [ErrorCode(code) for code in request.codes]
+    else:
+        codes = list(_codes(answer))
     wrong = sorted({code.name for code in codes if code is not ErrorCode.none})
     if not wrong:
         return "ok", "", {}

@@ -52,6 +52,7 @@ async def create_topics(hub: Hub, request: Request) -> bytes:
             body, rows = await _create(hub, request, row)
         except OnelogError as error:
             body = {"name": row.name, "error_code": code_of(error), "error_message": str(error)}
+        request.codes.append(body.get("error_code", ErrorCode.none))
         answers.append(_told(request.version, body, rows, room))
         await asyncio.sleep(0)  # there may be thousands: others have their turn
     return answer(ApiKey.CREATE_TOPICS, request.version, answers)
