@@ -33,7 +33,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run console console-pictures example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-lone bench-operate bench-page package docs site clean
+        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-lone bench-operate bench-growth bench-page package docs site clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,12 @@ bench-lockstep: $(STAMP)-dev ## Measure the broker's own CPU per message beside 
 
 bench-lone: $(STAMP)-dev ## Measure what a message that comes alone costs beside the commit BASE; prints a table, writes JSON
 	$(PY) -m bench.lone --base $(BASE) $(ARGS)
+
+bench-growth: $(STAMP)-dev ## Measure a message beside 1 to 10,000 topics, readers, queues, partitions; prints a table, writes JSON
+	@sh tools/provision $(PYTHON) package mosquitto
+	@sh tools/provision $(PYTHON) package rabbitmq-server
+	@$(PY) -m bench.kafka_jars broker
+	$(PY) -m bench.growth $(ARGS)
 
 bench-page: $(STAMP)-dev ## Write docs/benchmarks.md anew from the newest result of each benchmark
 	$(PY) -m bench.page $(ARGS)

@@ -1,7 +1,7 @@
 """The curves of `make bench-growth`, read from its rows.
 
-Rules: a row is named `KIND, COUNT: WHAT`, for example `topics (MQTT), 1,000: CPU`; the count is the
-place on the curve. The peer's curve is that of the rows which have a figure of it.
+Rules: a row is named `KIND, COUNT: UNIT`, for example `topics, 1,000: us of CPU`; the
+count is the place on the curve. The rows that have a figure of the peer are its curve.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bench.page_rows import Figure
 
-NAME = re.compile(r"(?P<kind>.*), (?P<count>[\d,]+): (?P<what>.*)")
+NAME = re.compile(r"(?P<kind>.*), (?P<count>[\d,]+)")
 
 
 class Curve(NamedTuple):

@@ -146,6 +146,9 @@ are what carries over, and [each benchmark says how to repeat it](#repeat-it).
 REPEAT = """\
 ## Repeat it
 
+`onelog bench mqtt`, `onelog bench kafka` and `onelog bench amqp` measure a broker from an
+installed package, with no compiler and no peer: [Command line](guide/cli.md#measure-a-broker).
+
 In a clone of the repository, `make bench-mqtt` (and each name below) measures both sides, installs
 the peer where it can, and prints a table. `make bench-page` then writes this page anew: it takes
 the results of the benchmarks that were repeated, and keeps the others. What each case does is in

@@ -28,6 +28,7 @@ from onelog.cli.api.showing import WATCH_S, AsJson
 from onelog.cli.api.table import NOUNS
 from onelog.cli.audit import add_audit
 from onelog.cli.backup import add_backup
+from onelog.cli.bench import build_bench
 from onelog.cli.completion import add_completion
 from onelog.cli.doctor import add_doctor
 from onelog.cli.events import add_events
@@ -168,6 +169,7 @@ def build(
     app.command(build_spark())
     add_sql(app)
     add_messaging(app)
+    app.command(build_bench())
     add_doctor(app)
     add_completion(app)
     add_api_commands(app)

@@ -68,6 +68,16 @@ class Client:
         if self._link is None:
             self._link = open_link(self.access)
 
+    def fileno(self) -> int:
+        """Of the connection, which is made if there is none; for those who wait for several."""
+        self.connect()
+        assert self._link is not None
+        return self._link.fileno()
+
+    def has_more(self) -> bool:
+        """Whether bytes have come that nobody sees by waiting for the socket: those inside TLS."""
+        return self._link is not None and self._link.has_more()
+
     def call(
         self,
         api: int,

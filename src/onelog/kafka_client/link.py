@@ -90,6 +90,15 @@ class Link:
             except StopIteration:
                 return
 
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._socket.fileno()
+
+    def has_more(self) -> bool:
+        """Whether TLS holds bytes that were received and not read."""
+        pending = getattr(self._socket, "pending", None)
+        return pending is not None and pending() > 0
+
     # -- requests
 
     def ask(

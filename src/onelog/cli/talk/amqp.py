@@ -70,7 +70,11 @@ class AmqpTalker:
         """Why the broker takes no messages now."""
         self._is_lost = False
         """Whether nothing is to be expected from it any more."""
-        self._log_in(address)
+        try:
+            self._log_in(address)
+        except BaseException:
+            self._link.close()
+            raise
 
     def _log_in(self, address: BrokerAddress) -> None:
         self._link.send(PROTOCOL_HEADER)

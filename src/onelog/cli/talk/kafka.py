@@ -61,7 +61,7 @@ class KafkaTalker:
     """A client of Kafka; `partition` is where it writes."""
 
     def __init__(self, address: BrokerAddress, partition: int | None = None) -> None:
-        self._client = Client(_access(address))
+        self._client = Client(access_of(address))
         self._partition = partition
         self._open: deque[tuple[Part, str]] = deque()
         """Produces that are not answered, oldest first, and their topics as the user wrote them."""
@@ -165,7 +165,8 @@ class KafkaTalker:
         self._client.close()
 
 
-def _access(address: BrokerAddress) -> Access:
+def access_of(address: BrokerAddress) -> Access:
+    """The address as the client wants it: one try, because a person waits."""
     return Access(
         servers=((address.host, address.port),),
         user=address.user,

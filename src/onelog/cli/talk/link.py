@@ -90,7 +90,11 @@ class Link:
                 f"{address} does not offer TLS that can be trusted ({error})"
             ) from error
 
-    def send(self, data: bytes) -> None:
+    def fileno(self) -> int:
+        """Of the socket, for those who wait for several."""
+        return self._socket.fileno()
+
+    def send(self, data: bytes | bytearray) -> None:
         """Write all of it. Raises Unavailable, Timeout."""
         try:
             self._socket.settimeout(self.address.answer_s)
@@ -114,6 +118,12 @@ class Link:
             raise Unavailable(f"{self.address} closed the connection")
         self.buffer += data
         return True
+
+    def receive_there(self) -> None:
+        """Take the bytes that are there already, TLS's own buffer too. Raises Unavailable."""
+        self.receive(0)
+        while self.address.tls and self._socket.pending():  # type: ignore[attr-defined]
+            self.receive(0)
 
     def receive_answer(self) -> None:
         """Take more bytes that have to come. Raises Unavailable, Timeout."""

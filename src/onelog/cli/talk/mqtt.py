@@ -39,6 +39,7 @@ from onelog.protocols.mqtt.reasons import ReasonCode
 
 PING_S: Final = 30.0
 WINDOW: Final = 64
+_RECEIVE_MAXIMUM: Final = 65_535  # MQTT5 3.2.2.3.3: where a broker says nothing
 _LENGTH_BYTES_MAX: Final = 4
 _REFUSED: Final = ReasonCode.UNSPECIFIED_ERROR
 _LOGIN: Final = (ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
@@ -60,6 +61,13 @@ class MqttTalker:
         self._open: dict[int, str] = {}
         """Packet ids that are not answered yet, and the topics of their messages."""
         self._next_id = 0
+        try:
+            self._log_in(address)
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _log_in(self, address: BrokerAddress) -> None:
         self._send(
             Connect(
                 client_id=f"onelog-cli-{secrets.token_hex(6)}",
@@ -78,7 +86,9 @@ class MqttTalker:
             raise Unavailable(f"{address} refuses: {_words(answer)}")
         promised_s = answer.properties.server_keep_alive_s
         self._ping_s = min(PING_S, promised_s / 2) if promised_s else PING_S
-        self._window = min(WINDOW, answer.properties.receive_maximum or WINDOW)
+        self.receive_maximum = answer.properties.receive_maximum or _RECEIVE_MAXIMUM
+        """Publishes of QoS 1 and 2 that the broker takes before it answers."""
+        self._window = min(WINDOW, self.receive_maximum)
 
     # -- packets
 
