@@ -7,6 +7,8 @@ Rules:
 - Offsets are kept per partition in chunks of 65 536, each a bitmap. A checkpoint writes the chunks
   that changed since the last one, and beside them how far the routing had come: after a crash
   everything from there on is routed again, by the bindings of that time.
+- The kernel notes messages that went straight to a consumer as runs (`FlightCursor`). Whoever asks
+  for places folds what is left of these into the bitmaps first.
 - The lowest place that is not settled pins retention, per partition.
 """
 
@@ -20,6 +22,7 @@ from pyroaring import BitMap
 from onelog.cursors.cursor import CursorKind, CursorState, Position, ignore_change
 from onelog.cursors.needs import CHUNK_BITS, LOW, NeededOffsets, split
 from onelog.cursors.offsets import OffsetSet
+from onelog.kernel import FlightCursor
 
 Key = tuple[str, int]
 """A partition: stream id and number."""
@@ -63,6 +66,15 @@ class _Places:
         self.dirty: set[int] = set()
         self.routed_to = routed_to
 
+    def add(self, first: int, count: int) -> None:
+        """Offsets that follow each other are not settled."""
+        for chunk, low, high in split(first, count):
+            bits = self.chunks.get(chunk)
+            if bits is None:
+                bits = self.chunks[chunk] = BitMap()
+            bits.add_range(low, high)
+            self.dirty.add(chunk)
+
     def lowest(self) -> int | None:
         """The first offset that is not settled."""
         if not self.chunks:
@@ -78,17 +90,14 @@ class _Places:
                 yield base + low
 
 
-class RoutedCursor:
+class RoutedCursor(FlightCursor):
     """The places of one queue."""
 
     __slots__ = (
-        "_is_marked",
         "_places",
         "_settings",
-        "count",
         "filters",
         "name",
-        "on_change",
         "position_of",
         "settle_up",
     )
@@ -98,9 +107,10 @@ class RoutedCursor:
     def __init__(self, name: str, filters: tuple[str, ...], settings: bytes = b"") -> None:
         self.name = name
         self.filters = filters
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change = ignore_change
         self.count = 0
-        """Places that are not settled."""
+        self.is_marked = False
+        self.flight_key = None
         self.position_of: Callable[[Key], int | None] = lambda _key: None
         """How far the routing of a partition has come by now, if the owner of the cursor knows
         better."""
@@ -108,8 +118,6 @@ class RoutedCursor:
         """Called before the state is kept: the owner notes places that it has not noted yet."""
         self._places: dict[Key, _Places] = {}
         self._settings = settings
-        self._is_marked = False
-        """Whether `on_change` was called since the last save."""
 
     @classmethod
     def restore(cls, state: CursorState, parts: Mapping[str, bytes]) -> RoutedCursor:
@@ -135,9 +143,29 @@ class RoutedCursor:
 
     # -- places
 
+    def _find(self, key: Key) -> _Places | None:
+        """The places in a partition, all of them."""
+        if self.in_flight:
+            self._fold()
+        return self._places.get(key)
+
+    def _every(self) -> dict[Key, _Places]:
+        """The places in all partitions."""
+        if self.in_flight:
+            self._fold()
+        return self._places
+
+    def _fold(self) -> None:
+        """Note messages in flight as all others; they are counted already."""
+        assert self.flight_key is not None
+        places = self._places[self.flight_key]
+        for first, count in self.take_flight():
+            places.add(first, count)
+            places.out.add_range(first, first + count)
+
     def note(self, key: Key, offset: int) -> None:
         """The queue takes the record at this place."""
-        places = self._places.get(key)
+        places = self._find(key)
         if places is None:
             places = self._places[key] = _Places(offset)
         chunk = offset >> CHUNK_BITS
@@ -150,28 +178,24 @@ class RoutedCursor:
         self._changed()
 
     def _changed(self) -> None:
-        if not self._is_marked:
-            self._is_marked = True
+        if not self.is_marked:
+            self.is_marked = True
             self.on_change()
 
     def note_range(self, key: Key, first: int, count: int) -> None:
         """The queue takes records that follow each other."""
-        places = self._places.get(key)
+        places = self._find(key)
         if places is None:
             places = self._places[key] = _Places(first)
         self.count += count
-        for chunk, low, high in split(first, count):
-            bits = places.chunks.get(chunk)
-            if bits is None:
-                bits = places.chunks[chunk] = BitMap()
-            bits.add_range(low, high)
-            places.dirty.add(chunk)
+        places.add(first, count)
         self._changed()
 
     def note_handed_out(self, key: Key, first: int, count: int) -> None:
         """The queue takes records that follow each other, and has handed them out already."""
         self.note_range(key, first, count)
         self._places[key].out.add_range(first, first + count)
+        self.flight_key = key  # those that follow may go the short way
 
     def settle(self, key: Key, offset: int) -> bool:
         """Settle the record. Returns False when it was settled before."""
@@ -180,7 +204,7 @@ class RoutedCursor:
     def settle_range(self, key: Key, first: int, count: int) -> int:
         """Settle records that follow each other. Returns how many of them were not settled
         before."""
-        places = self._places.get(key)
+        places = self._find(key)
         if places is None:
             return 0
         settled = 0
@@ -205,13 +229,13 @@ class RoutedCursor:
 
     def holds(self, key: Key, offset: int) -> bool:
         """Whether the record was taken and is not settled."""
-        places = self._places.get(key)
+        places = self._find(key)
         bits = None if places is None else places.chunks.get(offset >> CHUNK_BITS)
         return bits is not None and (offset & LOW) in bits
 
     def handed_out(self, key: Key, offset: int) -> int:
         """Count one more hand-out of a record. Returns how many there were before."""
-        places = self._places[key]
+        places = self._every()[key]
         before = self.times_handed_out(key, offset)
         if before:
             places.counts[offset] = before + 1
@@ -221,33 +245,33 @@ class RoutedCursor:
 
     def are_fresh(self, key: Key, first: int, count: int) -> bool:
         """Whether none of the records that follow each other was ever handed out."""
-        out = self._places[key].out
+        out = self._every()[key].out
         return not out or not out.range_cardinality(first, first + count)
 
     def hand_out_range(self, key: Key, first: int, count: int) -> None:
         """Fresh records that follow each other are handed out."""
-        self._places[key].out.add_range(first, first + count)
+        self._every()[key].out.add_range(first, first + count)
 
     def times_handed_out(self, key: Key, offset: int) -> int:
         """How often a record was handed out."""
-        places = self._places.get(key)
+        places = self._find(key)
         if places is None or offset not in places.out:
             return 0
         return places.counts.get(offset, 1)
 
     def places(self) -> Iterator[tuple[Key, int]]:
         """Every place that is not settled, partition by partition, ascending."""
-        for key, places in self._places.items():
+        for key, places in self._every().items():
             for offset in places.offsets():
                 yield key, offset
 
     def partitions(self) -> list[Key]:
         """The partitions with a place that is not settled."""
-        return [key for key, places in self._places.items() if places.chunks]
+        return [key for key, places in self._every().items() if places.chunks]
 
     def offsets(self, key: Key) -> Iterator[int]:
         """The places in one partition, ascending."""
-        places = self._places.get(key)
+        places = self._find(key)
         return iter(()) if places is None else places.offsets()
 
     @property
@@ -273,6 +297,9 @@ class RoutedCursor:
 
     def forget(self, key: Key) -> int:
         """A partition is gone. Returns how many places went with it."""
+        self._every()
+        if key == self.flight_key:
+            self.flight_key = None
         places = self._places.pop(key, None)
         if places is None:
             return 0
@@ -282,7 +309,7 @@ class RoutedCursor:
 
     def forget_from(self, key: Key, end: int) -> None:
         """A power cut took the end of a log: its offsets from `end` on will be other records."""
-        places = self._places.get(key)
+        places = self._find(key)
         if places is None or not places.chunks:
             return
         last = max(places.chunks)
@@ -295,7 +322,7 @@ class RoutedCursor:
     def state(self) -> CursorState:
         """The state to keep, beside its parts."""
         self.settle_up()
-        for key, places in self._places.items():
+        for key, places in self._every().items():
             places.routed_to = max(places.routed_to, self.position_of(key) or 0)
         rows = [
             _Kept(
@@ -312,9 +339,9 @@ class RoutedCursor:
     def take_parts(self) -> dict[str, bytes | None]:
         """The chunks that changed since the last call; None for one that is empty now."""
         self.settle_up()
-        self._is_marked = False
+        self.is_marked = False
         found: dict[str, bytes | None] = {}
-        for (stream_id, number), places in self._places.items():
+        for (stream_id, number), places in self._every().items():
             for chunk in places.dirty:
                 bits = places.chunks.get(chunk)
                 if bits is not None:
@@ -335,7 +362,7 @@ class RoutedCursor:
     def positions(self) -> list[Position]:
         """The lowest offset that is still needed, per partition."""
         found = []
-        for key, places in self._places.items():
+        for key, places in self._every().items():
             lowest = places.lowest()
             found.append(Position(*key, places.routed_to if lowest is None else lowest))
         return found
@@ -343,14 +370,14 @@ class RoutedCursor:
     def tell_needs(self, key: Key, needs: NeededOffsets) -> None:
         """Add every record of a partition that it still needs to `needs`."""
         self.settle_up()
-        places = self._places.get(key)
+        places = self._find(key)
         if places is not None:
             needs.add_from(max(places.routed_to, self.position_of(key) or 0))
             needs.add(places.chunks)
 
     def pending(self) -> int:
         """Records handed out at least once and not settled."""
-        return sum(len(places.out) for places in self._places.values())
+        return sum(len(places.out) for places in self._every().values())
 
     def lag(self) -> int:
         """Records that are not settled."""

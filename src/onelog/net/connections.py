@@ -64,8 +64,6 @@ class Connections(set[C]):
 class ConnectionCounters:
     """Plain numbers that every protocol has, read at scrape time."""
 
-    __slots__ = ("connects", "disconnects", "sent_bytes")
-
     def __init__(self) -> None:
         self.connects = 0
         self.disconnects = 0

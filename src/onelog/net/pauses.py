@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onelog.kernel import ByteCount
 from onelog.net.peer import StreamTransport
 
 _NO_REASONS: Final[frozenset[str]] = frozenset()
@@ -54,21 +55,5 @@ class Pauses:
         self._transport = None
 
 
-class ByteBound:
-    """Bytes of a peer that wait: past the bound the peer is not read, until half of it is free."""
-
-    __slots__ = ("_bytes_max", "_pauses", "_why", "size_bytes")
-
-    def __init__(self, pauses: Pauses, bytes_max: int, why: str) -> None:
-        self._pauses = pauses
-        self._bytes_max = bytes_max
-        self._why = why
-        self.size_bytes = 0
-
-    def add(self, size_bytes: int) -> None:
-        """So many more bytes wait; a negative number is taken away."""
-        self.size_bytes += size_bytes
-        if self.size_bytes > self._bytes_max:
-            self._pauses.pause(self._why)
-        elif self._pauses.reasons and self.size_bytes <= self._bytes_max // 2:
-            self._pauses.resume(self._why)
+ByteBound = ByteCount
+"""Bytes of a peer that wait: past the bound the peer is not read, until half of it is free."""

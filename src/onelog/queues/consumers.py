@@ -105,7 +105,7 @@ C = TypeVar("C", bound=Consumer)
 class Consumers(Generic[C]):
     """All consumers of one queue."""
 
-    __slots__ = ("_by_priority", "_order", "_single_active", "_strategy")
+    __slots__ = ("_by_priority", "_single_active", "_strategy", "all")
 
     def __init__(
         self, *, single_active: bool = False, strategy: Strategy = Strategy.ROUND_ROBIN
@@ -114,35 +114,36 @@ class Consumers(Generic[C]):
         self._strategy = strategy
         self._by_priority: dict[int, deque[C]] = {}
         """In each line, the first one is the next."""
-        self._order: list[C] = []
+        self.all: list[C] = []
+        """In the order in which they came; always the same list."""
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.all)
 
     def __iter__(self) -> Iterator[C]:
-        return iter(self._order)
+        return iter(self.all)
 
     @property
     def is_single(self) -> bool:
         """Whether one consumer gets everything."""
-        return len(self._order) == 1 or self._single_active
+        return len(self.all) == 1 or self._single_active
 
     @property
     def only(self) -> C | None:
         """The one consumer there is; None: there is none, or more."""
-        return self._order[0] if len(self._order) == 1 else None
+        return self.all[0] if len(self.all) == 1 else None
 
     def add(self, consumer: C, queue: str) -> None:
         """Add a consumer. Raises NotAuthorized, naming the queue."""
-        if self._order and (consumer.exclusive or self._order[0].exclusive):
+        if self.all and (consumer.exclusive or self.all[0].exclusive):
             raise NotAuthorized(f"{queue} in exclusive use")
-        self._order.append(consumer)
+        self.all.append(consumer)
         self._by_priority.setdefault(consumer.priority, deque()).append(consumer)
 
     def remove(self, consumer: C) -> None:
         """Remove a consumer."""
-        if consumer in self._order:
-            self._order.remove(consumer)
+        if consumer in self.all:
+            self.all.remove(consumer)
             line = self._by_priority[consumer.priority]
             line.remove(consumer)
             if not line:
@@ -150,7 +151,7 @@ class Consumers(Generic[C]):
 
     def have_room(self, count: int) -> bool:
         """Whether so many messages could go out at once, or as soon as the queue has its turn."""
-        for consumer in self._order:
+        for consumer in self.all:
             count -= max(consumer.room_in_turn, 0)
             if count <= 0:
                 return True
@@ -160,13 +161,13 @@ class Consumers(Generic[C]):
 
     def tell_gone(self) -> None:
         """Tell everybody that the queue is gone."""
-        for consumer in list(self._order):
+        for consumer in list(self.all):
             consumer.queue_gone()
 
     def next_ready(self) -> C | None:
         """The consumer for the next message; None: no consumer has room."""
-        if self._single_active or len(self._order) == 1:
-            first = self._order[0] if self._order else None
+        if self._single_active or len(self.all) == 1:
+            first = self.all[0] if self.all else None
             return first if first is not None and first.room > 0 else None
         for priority in sorted(self._by_priority, reverse=True):
             line = self._by_priority[priority]
@@ -189,12 +190,12 @@ class Consumers(Generic[C]):
                     self._served(consumer)
                     return consumer
                 refused += 1
-        return False if refused == len(self._order) else None
+        return False if refused == len(self.all) else None
 
     def _candidates(self, record: Record) -> Iterable[C]:
         """The consumers, the preferred one first."""
         if self._single_active:
-            return self._order[:1]
+            return self.all[:1]
         if self._strategy is Strategy.HASH_TOPIC:
             return self._from(crc32(record.topic.encode()))
         if self._strategy is Strategy.HASH_CLIENT:
@@ -211,8 +212,8 @@ class Consumers(Generic[C]):
 
     def _from(self, number: int) -> list[C]:
         """All consumers in the order in which they came, starting at a number."""
-        first = number % len(self._order) if self._order else 0
-        return self._order[first:] + self._order[:first]
+        first = number % len(self.all) if self.all else 0
+        return self.all[first:] + self.all[:first]
 
     def _served(self, consumer: C) -> None:
         """A consumer got a message: by some strategies the next one goes to another."""

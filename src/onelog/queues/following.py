@@ -28,6 +28,7 @@ from onelog.kernel import (
     Slices,
     Unconcerned,
     decode_batch,
+    pass_rows,
     scan_batches,
     topic_runs,
 )
@@ -65,6 +66,8 @@ _REPLY: Final = REPLY_PREFIX.encode()
 
 Target = Spread | Literal[False] | None
 """The queues for records of a topic; False: none; None: each record has to be looked at."""
+Run = tuple[Target, bytes | None, int, int, int]
+"""Records that go the same way (`topic_runs`): target, topic, first offset, count, marks."""
 
 
 class Follower:
@@ -146,28 +149,38 @@ class Follower:
             return _end_of(source, data)
         fixed = source.fixed_topic
         rows, end = topic_runs(data, fixed, self._topics, self._find)
-        woken: dict[Queue, None] = {}
-        decoded = _Decoded(source, data, fixed)
-        for target, _topic, first, count, marks in rows:
-            if marks or target is None:
-                self._look(source.number, decoded, first, woken)
-                continue
-            place = pack(source.number, first)
-            for queue in target.ready:
-                try:
-                    sent = queue.pass_on(place, count, data) if fixed is None else 0
-                    if sent < count:
-                        queue.take_in_run(place + sent, count - sent)
-                        woken[queue] = None
-                except Exception as error:  # noqa: BLE001
-                    self._stumbled(queue, place, count, error)
-            if target.quiet:
-                self._spreader.later(target, place, count)
-            if target.looking:
-                self._show(source.number, decoded, (first, count), target.looking)
-        if woken:
-            self._hand_out(woken, source.number, end, None if fixed is not None else data)
+        batches = _Batches(source, data, fixed)
+        take_run = partial(self._take_run, batches)
+        if fixed is None:
+            pass_rows(rows, source.number, data, take_run, self._stumbled)
+        else:
+            for row in rows:
+                take_run(row, 0)
+        if batches.woken:
+            self._hand_out(batches.woken, source.number, end, batches.shown)
         return end
+
+    def _take_run(self, batches: _Batches, row: Run, gone: int) -> None:
+        """Give a run to its queues; its first `gone` records went to the only queue already."""
+        target, _topic, first, count, marks = row
+        number, woken = batches.number, batches.woken
+        if marks or not target:
+            self._look(number, batches, first, woken)
+            return
+        first, count = first + gone, count - gone
+        place = pack(number, first)
+        for queue in target.ready:
+            try:
+                sent = 0 if batches.shown is None else queue.pass_on(place, count, batches.shown)
+                if sent < count:
+                    queue.take_in_run(place + sent, count - sent)
+                    woken[queue] = None
+            except Exception as error:  # noqa: BLE001
+                self._stumbled(queue, place, count, error)
+        if target.quiet:
+            self._spreader.later(target, place, count)
+        if target.looking:
+            self._show(number, batches, (first, count), target.looking)
 
     def _hand_out(
         self, woken: Iterable[Queue], number: int, end: int, data: bytes | bytearray | None
@@ -182,7 +195,7 @@ class Follower:
             except Exception as error:  # noqa: BLE001
                 self._note(queue, error, number, end)
 
-    def _look(self, number: int, decoded: _Decoded, offset: int, woken: dict[Queue, None]) -> None:
+    def _look(self, number: int, decoded: _Batches, offset: int, woken: dict[Queue, None]) -> None:
         """Route one record by its topic, keys and headers."""
         for record in decoded.records(offset, 1):
             self.notice_expiry([record])
@@ -209,7 +222,7 @@ class Follower:
             offset=offset,
         )
 
-    def _show(self, number: int, decoded: _Decoded, run: tuple[int, int], queues: Queues) -> None:
+    def _show(self, number: int, decoded: _Batches, run: tuple[int, int], queues: Queues) -> None:
         """Give a run to queues that have to look at each message, or may refuse it."""
         first, count = run
         records: Iterable[Record | None] = repeat(None, count)
@@ -396,12 +409,19 @@ class Follower:
         return (row for row in self.live.sources() if not row.stream.name.startswith(STREAM_PREFIX))
 
 
-class _Decoded:
-    """Plain batches, decoded when a record of them is needed."""
+class _Batches:
+    """Batches that became visible; plain ones are decoded when a record of them is needed."""
+
+    __slots__ = ("_batches", "_data", "_fixed", "_source", "number", "shown", "woken")
 
     def __init__(self, source: LiveSource, data: bytes | bytearray, fixed: bytes | None) -> None:
         self._source = source
         self._data = data
+        self.number = source.number
+        self.shown = data if fixed is None else None
+        """The batches, if their records can be delivered from them: they carry their topics."""
+        self.woken: dict[Queue, None] = {}
+        """Queues that have to hand out what they took."""
         self._fixed = fixed
         self._batches: list[tuple[BatchInfo, Slices]] | None = None
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from onelog.broker import Cold, Record, RoutedCursor
+from onelog.kernel import QueueEnd
 from onelog.queues.consumers import Consumers, Delivery
 from onelog.queues.expiry import Expiry
 from onelog.queues.giving_up import GivingUp
@@ -42,16 +43,17 @@ TURN: Final = 512
 _DELIVERY_COUNT: Final = "x-delivery-count"
 
 
-class Queue:
+class Queue(QueueEnd):
     """One queue of a virtual host."""
 
     __slots__ = (
-        "__weakref__", "_at_once", "_batch", "_clock", "_giving_up", "_idle", "_keys",
-        "_length", "_loop", "_out", "_pumping", "_ready", "acked", "consumers", "cursor",
-        "delivered", "delivered_no_ack", "expiry", "got", "got_no_ack", "got_nothing",
-        "had_consumers", "is_deleted", "owner", "published", "purging", "record", "redelivered",
-        "settings", "takes_runs", "unacked", "uncertain", "vhost", "window",
+        "__weakref__", "_at_once", "_batch", "_clock", "_giving_up", "_idle", "_length", "_loop",
+        "_out", "consumers", "delivered_no_ack", "expiry", "got", "got_no_ack", "got_nothing",
+        "had_consumers", "owner", "purging", "record", "redelivered", "settings", "takes_runs",
+        "uncertain", "vhost", "window",
     )  # fmt: skip
+
+    cursor: RoutedCursor
 
     def __init__(
         self,
@@ -61,13 +63,14 @@ class Queue:
         cursor: RoutedCursor,
         owner: object | None,
     ) -> None:
+        super().__init__()
         self.vhost = vhost
         self.record = record
         self.settings = settings
         self.cursor = cursor
         self.owner = owner
         """The only connection that may use it."""
-        self._ready = ReadyList(settings.max_priority)
+        self._ready: ReadyList = ReadyList(settings.max_priority)
         self.window = Window(vhost.hub, self.wake)
         limited = settings.max_length is not None or settings.message_ttl_ms is not None
         self.takes_runs: bool = not limited and not self.needs_records
@@ -76,12 +79,8 @@ class Queue:
         self.consumers: Consumers[Consumer] = Consumers(
             single_active=settings.single_active_consumer
         )
-        self.unacked = 0
+        self._line = self.consumers.all
         self.had_consumers = False
-        self.is_deleted = False
-        self.published = 0
-        self.delivered = 0
-        self.acked = 0
         self.got = 0
         """Messages that were delivered by basic.get."""
         self.got_no_ack = 0
@@ -91,7 +90,6 @@ class Queue:
         self._loop = vhost.hub.loop
         self._clock = vhost.hub.clock
         self._length = Length(settings)
-        self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
         """Places that came while a consumer had room for them: they go out, even when their TTL is
@@ -148,6 +146,9 @@ class Queue:
 
         Returns how many were sent; the others are to be taken in.
         """
+        sent = self.pass_short(place, count, data)
+        if sent:
+            return sent
         consumer = self.consumers.only
         if (
             consumer is None

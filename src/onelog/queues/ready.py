@@ -15,6 +15,8 @@ from array import array
 from collections import deque
 from typing import Final
 
+from onelog.kernel import LineEnd, ReadyEnd
+
 CHUNK: Final = 2048
 """Runs that share one chunk of memory."""
 OFFSET_BITS: Final = 48
@@ -31,20 +33,10 @@ def unpack(place: int) -> tuple[int, int]:
     return place >> OFFSET_BITS, place & OFFSET_MASK
 
 
-class _Line:
+class _Line(LineEnd):
     """Places of one priority."""
 
-    __slots__ = (
-        "_again",
-        "_chunks",
-        "_gone",
-        "_head",
-        "_is_mixed",
-        "_out",
-        "_source",
-        "_taken",
-        "size",
-    )
+    __slots__ = ("_again", "_chunks", "_gone", "_head", "_out", "size")
 
     def __init__(self) -> None:
         self._chunks: deque[array[int]] = deque()
@@ -55,9 +47,9 @@ class _Line:
         """How many places of the head's run are out."""
         self._again: list[tuple[int, int]] = []
         """Messages that came back, as a heap: number in the line, and place."""
-        self._source = -1
-        self._is_mixed = False
-        self._taken = 0
+        self.source = -1
+        self.is_mixed = False
+        self.taken = 0
         self._out: dict[int, int] = {}
         """For places that are out: the number in the line. Only used where places do not sort by
         themselves."""
@@ -65,9 +57,9 @@ class _Line:
 
     def append(self, place: int, count: int) -> None:
         source = place >> OFFSET_BITS
-        if source != self._source:
-            self._is_mixed = self._is_mixed or self._source >= 0
-            self._source = source
+        if source != self.source:
+            self.is_mixed = self.is_mixed or self.source >= 0
+            self.source = source
         self.size += count
         if self._chunks:
             last = self._chunks[-1]
@@ -124,10 +116,10 @@ class _Line:
         """Take the first `count` places of the head's run, which begins at `place`."""
         self.size -= count
         self._gone += count
-        if self._is_mixed:
+        if self.is_mixed:
             for at in range(count):
-                self._out[place + at] = self._taken + at + 1
-        self._taken += count
+                self._out[place + at] = self.taken + at + 1
+        self.taken += count
         chunk = self._chunks[0]
         if self._gone == chunk[self._head + 1]:
             self._gone = 0
@@ -139,13 +131,13 @@ class _Line:
     def passed(self, place: int, count: int) -> None:
         """Places went out without waiting, while no other place waited."""
         source = place >> OFFSET_BITS
-        if source != self._source:
-            self._is_mixed = self._is_mixed or self._source >= 0
-            self._source = source
-        if self._is_mixed:
+        if source != self.source:
+            self.is_mixed = self.is_mixed or self.source >= 0
+            self.source = source
+        if self.is_mixed:
             for at in range(count):
-                self._out[place + at] = self._taken + at + 1
-        self._taken += count
+                self._out[place + at] = self.taken + at + 1
+        self.taken += count
 
     def forget(self, place: int, count: int) -> None:
         if self._out:
@@ -172,20 +164,22 @@ class _Line:
         return found[: len(self._again)] + found[len(self._again) + self._gone :]
 
 
-class ReadyList:
+class ReadyList(ReadyEnd):
     """The places that wait."""
 
-    __slots__ = ("_lines", "size")
+    __slots__ = ()
+
+    lines: list[_Line]
 
     def __init__(self, max_priority: int = 0) -> None:
-        self._lines = [_Line() for _ in range(max_priority + 1)]
+        self.lines = [_Line() for _ in range(max_priority + 1)]
         self.size = 0
 
     def __len__(self) -> int:
         return self.size
 
     def _line(self, priority: int) -> _Line:
-        return self._lines[min(max(priority, 0), len(self._lines) - 1)]
+        return self.lines[min(max(priority, 0), len(self.lines) - 1)]
 
     def append(self, place: int, priority: int = 0) -> None:
         """A new message."""
@@ -194,7 +188,7 @@ class ReadyList:
 
     def append_run(self, place: int, count: int) -> None:
         """New messages that follow each other, of no priority."""
-        self._lines[0].append(place, count)
+        self.lines[0].append(place, count)
         self.size += count
 
     def run(self, most: int) -> tuple[int, int]:
@@ -203,11 +197,11 @@ class ReadyList:
 
         The count is 0 when another place goes first.
         """
-        return self._lines[0].run(most) if len(self._lines) == 1 else (0, 0)
+        return self.lines[0].run(most) if len(self.lines) == 1 else (0, 0)
 
     def take_run(self, place: int, count: int) -> None:
         """Take the first `count` places of that run."""
-        self._lines[0].take_run(place, count)
+        self.lines[0].take_run(place, count)
         self.size -= count
 
     def put_back(self, place: int, priority: int = 0) -> None:
@@ -217,21 +211,21 @@ class ReadyList:
 
     def passed(self, place: int, count: int) -> None:
         """Messages without priority went out without waiting, while no other message waited."""
-        self._lines[0].passed(place, count)
+        self.lines[0].passed(place, count)
 
     @property
     def remembers(self) -> bool:
         """Whether `forget` must be called for messages that do not come back."""
-        return len(self._lines) > 1 or self._lines[0].remembers
+        return len(self.lines) > 1 or self.lines[0].remembers
 
     def forget(self, place: int, count: int = 1) -> None:
         """Messages that were out, and follow each other, do not come back."""
-        for line in self._lines:
+        for line in self.lines:
             line.forget(place, count)
 
     def peek(self) -> int | None:
         """The next place to go out; None when nothing waits."""
-        for line in reversed(self._lines):
+        for line in reversed(self.lines):
             if line.size:
                 return line.peek()
         return None
@@ -239,14 +233,14 @@ class ReadyList:
     def first(self, count: int) -> list[int]:
         """The places that `take` would give next."""
         found: list[int] = []
-        for line in reversed(self._lines):
+        for line in reversed(self.lines):
             if line.size and len(found) < count:
                 found += line.first(count - len(found))
         return found
 
     def take(self) -> int:
         """Take that place."""
-        for line in reversed(self._lines):
+        for line in reversed(self.lines):
             if line.size:
                 self.size -= 1
                 return line.take()
@@ -254,18 +248,18 @@ class ReadyList:
 
     def places(self) -> list[int]:
         """Every place that waits, in the order they would go out."""
-        return [place for line in reversed(self._lines) for place in line.places()]
+        return [place for line in reversed(self.lines) for place in line.places()]
 
     def ranked(self) -> list[tuple[int, int]]:
         """Every place that waits with its priority, in the order they would go out."""
-        rows = reversed(list(enumerate(self._lines)))
+        rows = reversed(list(enumerate(self.lines)))
         return [(place, priority) for priority, line in rows for place in line.places()]
 
     def cut(self) -> ReadyList:
         """Move everything that waits into a list of its own. Places that are out stay known
         here."""
-        other = ReadyList(len(self._lines) - 1)
-        for line, empty in zip(self._lines, other._lines, strict=True):
+        other = ReadyList(len(self.lines) - 1)
+        for line, empty in zip(self.lines, other.lines, strict=True):
             line.move_to(empty)
         other.size, self.size = self.size, 0
         return other
@@ -273,7 +267,7 @@ class ReadyList:
     def clear(self) -> list[int]:
         """Take everything."""
         found = self.places()
-        for line in self._lines:
+        for line in self.lines:
             line.clear()
         self.size = 0
         return found

@@ -30,7 +30,7 @@ Stumbled = Callable[["Queue", int, int, Exception], None]
 class Spread:
     """The queues of a message, by how a run is noted in them."""
 
-    __slots__ = ("looking", "queues", "quiet", "ready")
+    __slots__ = ("lone", "looking", "queues", "quiet", "ready")
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
@@ -41,6 +41,8 @@ class Spread:
         """They note whole runs."""
         self.looking = tuple(queue for queue in loud if not queue.takes_runs)
         """They note each message."""
+        self.lone = self.ready[0] if len(self.ready) == len(queues) == 1 else None
+        """The only queue, if it notes whole runs."""
 
 
 class _Late:

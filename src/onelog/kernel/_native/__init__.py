@@ -2,14 +2,30 @@
 
 # mypy: ignore-errors
 
+from onelog.kernel._native.amqp_channel import (
+    AmqpConsumerEnd,
+    AmqpCounters,
+    AmqpPeer,
+    ChannelEnd,
+    ConsumingEnd,
+    HeldEnd,
+    UnsettledRun,
+)
+from onelog.kernel._native.amqp_confirms import (
+    ByteCount,
+    Confirms,
+    PublishingEnd,
+    PublishPass,
+    PublishRun,
+    StageRuns,
+)
 from onelog.kernel._native.amqp_delivery import (
     AmqpEnvelopes,
     encode_deliveries,
     topic_runs,
 )
+from onelog.kernel._native.amqp_input import AmqpInput, AmqpReader, AmqpRoute
 from onelog.kernel._native.amqp_wire import (
-    AmqpInput,
-    AmqpRoute,
     encode_delivery,
     split_amqp,
 )
@@ -66,6 +82,14 @@ from onelog.kernel._native.mqtt_output import (
     encode_publish,
 )
 from onelog.kernel._native.pages import here_to
+from onelog.kernel._native.queue_end import (
+    ConsumerEnd,
+    FlightCursor,
+    LineEnd,
+    QueueEnd,
+    ReadyEnd,
+    pass_rows,
+)
 from onelog.kernel._native.records import (
     Slices,
     batch_topics,
@@ -110,6 +134,26 @@ from onelog.kernel._native.wire import (
 )
 
 __all__ = [
+    "AmqpConsumerEnd",
+    "AmqpCounters",
+    "AmqpPeer",
+    "AmqpReader",
+    "ByteCount",
+    "ChannelEnd",
+    "Confirms",
+    "ConsumerEnd",
+    "ConsumingEnd",
+    "FlightCursor",
+    "HeldEnd",
+    "LineEnd",
+    "PublishPass",
+    "PublishRun",
+    "PublishingEnd",
+    "QueueEnd",
+    "ReadyEnd",
+    "StageRuns",
+    "UnsettledRun",
+    "pass_rows",
     "AmqpEnvelopes",
     "AmqpInput",
     "AmqpRoute",

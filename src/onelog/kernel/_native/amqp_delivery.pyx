@@ -261,10 +261,6 @@ cdef class AmqpEnvelopes:
     The number of entries is bounded in bytes, including `ENVELOPE_OVERHEAD` for each.
     """
 
-    cdef dict known
-    cdef readonly Py_ssize_t bytes_max
-    cdef readonly Py_ssize_t held_bytes
-
     def __init__(self, Py_ssize_t bytes_max):
         self.known = {}
         self.bytes_max = bytes_max
@@ -349,6 +345,26 @@ def encode_deliveries(
     It ends before a record that is missing, is not plain or has no known envelope, and after the
     record with which the frames reach the limit of bytes.
     """
+    cdef Py_ssize_t sent = 0
+    frames = encode_run(
+        data, first, count, channel, consumer_tag, delivery_tag, frame_bytes_max, envelopes,
+        bytes_max, &sent,
+    )
+    return frames, sent
+
+
+cdef bytes encode_run(
+    object data,
+    int64_t first,
+    int64_t count,
+    int channel,
+    bytes consumer_tag,
+    uint64_t delivery_tag,
+    Py_ssize_t frame_bytes_max,
+    AmqpEnvelopes envelopes,
+    Py_ssize_t bytes_max,
+    Py_ssize_t *sent_count,
+):
     cdef Py_buffer view
     cdef bytes_at at, stop, record, body, limit
     cdef Head head
@@ -372,7 +388,7 @@ def encode_deliveries(
         stop = at + view.len
         record = _seek(&at, stop, first, &head, &span)
         if record is NULL:
-            return b"", 0
+            return b""
         while done < count:
             body = at + HEADER_BYTES
             headers = span.end - span.headers
@@ -453,6 +469,7 @@ def encode_deliveries(
                 p[part] = END
                 p += part + 1
                 place += part
-        return out, done
+        sent_count[0] = done
+        return out
     finally:
         PyBuffer_Release(&view)

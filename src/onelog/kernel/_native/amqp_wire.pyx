@@ -9,48 +9,16 @@ from cpython.bytes cimport (
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
-from cpython.dict cimport PyDict_GetItem
-from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from onelog.kernel._native.build cimport ADD_MEMORY, RawHeaders, Slice
 from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_get32, ol_get64
-from onelog.kernel._native.stage cimport Stage
 
 from onelog.kernel._native.wire import encode_varint
 
-cdef enum:
-    METHOD = 1
-    HEADER = 2
-    BODY = 3
-    HEARTBEAT = 8
-    PUBLISH = 100
-    ACK = 101
-    STAGED = 102
-    FAULT = -1
-    TOO_LARGE = 1
-    BAD_END = 2
-    BAD_TYPE = 3
-    END = 0xCE
-    BASIC = 60
-    PUBLISH_METHOD = 0x003C0028
-    ACK_METHOD = 0x003C0050
-    # How many bytes of a publish that a read cut in two are waited for.
-    WAIT_BYTES_MAX = 65536
-    WAIT_FRAMES_MAX = 4
-    # Staged bytes from which on the caller should write first.
-    STAGE_BYTES_MAX = 4 * 1024 * 1024
 
-cdef struct Frame:
-    int kind
-    int channel
-    bytes_at start
-    bytes_at end
-
-
-cdef int _frame(bytes_at at, bytes_at stop, uint64_t limit, Frame *frame) noexcept nogil:
+cdef int read_frame(bytes_at at, bytes_at stop, uint64_t limit, Frame *frame) noexcept nogil:
     """1 for a whole frame (or a fault), 0 for an incomplete one."""
     cdef uint64_t size
     if stop - at < 7:
@@ -79,19 +47,7 @@ cdef object _text(bytes_at at, Py_ssize_t size):
         return None
 
 
-cdef struct Content:
-    # A publish after its method: its names, its properties, its body.
-    bytes_at names
-    bytes_at names_end
-    bytes_at properties
-    bytes_at properties_end
-    bytes_at body
-    uint64_t size
-    int frames
-    bytes_at after
-
-
-cdef int _content(
+cdef int read_content(
     const Frame *method, bytes_at stop, uint64_t limit, Content *found
 ) noexcept nogil:
     """1 for a whole publish, 0 when it is none, -1 when the rest has still to come."""
@@ -105,7 +61,7 @@ cdef int _content(
     at += 1 + at[0]
     if at >= method.end or at + 1 + at[0] + 1 != method.end:
         return 0
-    if not _frame(method.end + 1, stop, limit, &frame):
+    if not read_frame(method.end + 1, stop, limit, &frame):
         return -1
     if frame.kind != HEADER or frame.channel != method.channel or frame.end - frame.start < 14:
         return 0
@@ -118,7 +74,7 @@ cdef int _content(
     found.body = found.after + 7
     found.frames = 0
     while left:
-        if not _frame(found.after, stop, limit, &frame):
+        if not read_frame(found.after, stop, limit, &frame):
             if found.size > WAIT_BYTES_MAX or found.frames >= WAIT_FRAMES_MAX:
                 return 0
             return -1
@@ -133,7 +89,7 @@ cdef int _content(
     return 1
 
 
-cdef object _publish(int channel, const Content *content, bytes_at stop, uint64_t limit):
+cdef object publish_event(int channel, const Content *content, bytes_at stop, uint64_t limit):
     """The event of a whole publish; None: its names are not text."""
     cdef bytes_at key = content.names + 1 + content.names[0]
     cdef object exchange = _text(content.names + 1, content.names[0])
@@ -148,7 +104,7 @@ cdef object _publish(int channel, const Content *content, bytes_at stop, uint64_
     body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> content.size)
     out = <unsigned char *> PyBytes_AS_STRING(body)
     for number in range(content.frames):
-        _frame(at, stop, limit, &frame)
+        read_frame(at, stop, limit, &frame)
         memcpy(out, frame.start, frame.end - frame.start)
         out += frame.end - frame.start
         at = frame.end + 1
@@ -165,7 +121,7 @@ cdef object _publish(int channel, const Content *content, bytes_at stop, uint64_
     )
 
 
-cdef tuple _ack(const Frame *frame):
+cdef tuple ack_event(const Frame *frame):
     return (
         ACK, frame.channel, <uint64_t> ol_get64(frame.start + 4), bool(frame.start[12] & 1)
     )
@@ -190,7 +146,7 @@ def split_amqp(buf, Py_ssize_t frame_bytes_max):
     try:
         data = at = <bytes_at> view.buf
         stop = data + view.len
-        while _frame(at, stop, limit, &frame):
+        while read_frame(at, stop, limit, &frame):
             if frame.kind == FAULT:
                 events.append((FAULT, frame.channel))
                 break
@@ -198,14 +154,14 @@ def split_amqp(buf, Py_ssize_t frame_bytes_max):
                 number = ol_get32(frame.start)
                 if number == PUBLISH_METHOD:
                     found = None
-                    if _content(&frame, stop, limit, &content) == 1:
-                        found = _publish(frame.channel, &content, stop, limit)
+                    if read_content(&frame, stop, limit, &content) == 1:
+                        found = publish_event(frame.channel, &content, stop, limit)
                     if found is not None:
                         events.append(found)
                         at = content.after
                         continue
                 elif number == ACK_METHOD and frame.end - frame.start == 13:
-                    events.append(_ack(&frame))
+                    events.append(ack_event(&frame))
                     at = frame.end + 1
                     continue
             events.append((frame.kind, frame.channel, frame.start - data, frame.end - data))
@@ -222,187 +178,6 @@ def encode_headers(headers):
         parts += (encode_varint(len(name)), name)
         parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
     return b"".join(parts)
-
-
-cdef class AmqpRoute:
-    """Where publishes with the same exchange, key and properties go."""
-
-    cdef readonly bytes topic
-    cdef readonly Stage stage
-    cdef readonly Py_ssize_t value_bytes_max
-    cdef bytes encoded
-    cdef RawHeaders headers
-
-    def __init__(
-        self, bytes topic not None, Stage stage not None, Py_ssize_t value_bytes_max, headers
-    ):
-        self.topic = topic
-        self.stage = stage
-        self.value_bytes_max = value_bytes_max
-        self.encoded = encode_headers(headers)
-        self.headers.at = <bytes_at> PyBytes_AS_STRING(self.encoded)
-        self.headers.size = PyBytes_GET_SIZE(self.encoded)
-        self.headers.count = len(headers)
-        self.headers.shadows_topic = False
-
-
-cdef class AmqpInput:
-    """One connection's byte stream."""
-
-    cdef public Py_ssize_t frame_bytes_max
-    cdef dict routes
-    cdef bytes rest
-    cdef bytes recent_key
-    cdef AmqpRoute recent
-
-    def __init__(self, Py_ssize_t frame_bytes_max):
-        self.frame_bytes_max = frame_bytes_max
-        self.routes = {}
-
-    @property
-    def route_count(self):
-        """How many routes it knows."""
-        return len(self.routes)
-
-    def add_route(
-        self, int channel, bytes names not None, bytes properties not None, AmqpRoute route not None
-    ):
-        """Let publishes with these names and properties be staged without a check."""
-        self.routes[channel.to_bytes(2, "big") + names + properties] = route
-
-    def forget(self):
-        """Forget all routes: every publish is checked again."""
-        self.routes.clear()
-        self.recent = None
-        self.recent_key = None
-
-    def take(self, bytes data not None, int64_t now_ms):
-        """Take received bytes. Returns the bytes that events refer to, and the events.
-
-        Events are as in `split_amqp`; (STAGED, channel, count, stage, start, end) are publishes
-        that follow each other and are staged. After the first event that the caller has to handle,
-        except acknowledgements, nothing is staged.
-        """
-        cdef bytes_at first, at, stop
-        cdef Frame frame
-        cdef Content content
-        cdef uint64_t limit = <uint64_t> self.frame_bytes_max
-        cdef uint32_t number
-        cdef list events = []
-        cdef bint may_stage = bool(self.routes)
-        cdef int whole, channel = -1
-        cdef Py_ssize_t count = 0
-        cdef bytes_at start = NULL
-        cdef Stage stage = None
-        cdef object found
-        if self.rest is not None:
-            data = self.rest + data
-            self.rest = None
-        first = at = <bytes_at> PyBytes_AS_STRING(data)
-        stop = first + PyBytes_GET_SIZE(data)
-        while _frame(at, stop, limit, &frame):
-            found = None
-            if frame.kind == METHOD and frame.end - frame.start >= 4:
-                number = ol_get32(frame.start)
-                if number == PUBLISH_METHOD:
-                    whole = _content(&frame, stop, limit, &content)
-                    if whole < 0:
-                        break
-                    if whole:
-                        if may_stage and self._stage(frame.channel, &content, now_ms):
-                            if count and (
-                                channel != frame.channel or stage is not self.recent.stage
-                            ):
-                                events.append(
-                                    (STAGED, channel, count, stage, start - first, at - first)
-                                )
-                                count = 0
-                            if not count:
-                                channel, stage, start = frame.channel, self.recent.stage, at
-                            count += 1
-                            at = content.after
-                            continue
-                        found = _publish(frame.channel, &content, stop, limit)
-                elif number == ACK_METHOD and frame.end - frame.start == 13:
-                    found = _ack(&frame)
-            if count:
-                events.append((STAGED, channel, count, stage, start - first, at - first))
-                count = 0
-            if frame.kind == FAULT:
-                events.append((FAULT, frame.channel))
-                return data, events
-            if found is None:
-                events.append((frame.kind, frame.channel, frame.start - first, frame.end - first))
-                at = frame.end + 1
-                may_stage = may_stage and frame.kind == HEARTBEAT
-            elif found[0] == ACK:
-                events.append(found)
-                at = frame.end + 1
-            else:
-                events.append(found)
-                at = content.after
-                may_stage = False
-        if count:
-            events.append((STAGED, channel, count, stage, start - first, at - first))
-        if at < stop:
-            self.rest = PyBytes_FromStringAndSize(<const char *> at, stop - at)
-        return data, events
-
-    cdef bint _stage(self, int channel, const Content *content, int64_t now_ms) except -1:
-        """Stage a publish whose route is known. Returns False when it has no route, or no room."""
-        cdef Slice topic, value
-        cdef AmqpRoute route
-        cdef int index
-        if content.frames > 1 or not self._find(channel, content):
-            return False
-        route = self.recent
-        if (
-            content.size > <uint64_t> route.value_bytes_max
-            or route.stage.builder.used >= STAGE_BYTES_MAX
-        ):
-            return False
-        topic.at = <bytes_at> PyBytes_AS_STRING(route.topic)
-        topic.size = PyBytes_GET_SIZE(route.topic)
-        value.at = content.body
-        value.size = <Py_ssize_t> content.size
-        index = route.stage.builder.add_raw(topic, topic, value, &route.headers, now_ms)
-        if index < 0:
-            if index == ADD_MEMORY:
-                raise MemoryError
-            return False
-        route.stage.join()
-        return True
-
-    cdef bint _find(self, int channel, const Content *content) except -1:
-        """Make the publish's route the recent one. Returns False if it has none."""
-        cdef Py_ssize_t names = content.names_end - content.names
-        cdef Py_ssize_t properties = content.properties_end - content.properties
-        cdef unsigned char *at
-        cdef bytes key
-        cdef PyObject *found
-        if (
-            self.recent_key is not None
-            and PyBytes_GET_SIZE(self.recent_key) == 2 + names + properties
-        ):
-            at = <unsigned char *> PyBytes_AS_STRING(self.recent_key)
-            if (
-                ol_get16(at) == channel
-                and memcmp(at + 2, content.names, names) == 0
-                and memcmp(at + 2 + names, content.properties, properties) == 0
-            ):
-                return True
-        key = PyBytes_FromStringAndSize(NULL, 2 + names + properties)
-        at = <unsigned char *> PyBytes_AS_STRING(key)
-        at[0] = <unsigned char> (channel >> 8)
-        at[1] = <unsigned char> channel
-        memcpy(at + 2, content.names, names)
-        memcpy(at + 2 + names, content.properties, properties)
-        found = PyDict_GetItem(self.routes, key)
-        if found is NULL:
-            return False
-        self.recent = <AmqpRoute> <object> found
-        self.recent_key = key
-        return True
 
 
 cdef inline unsigned char *_put_frame(

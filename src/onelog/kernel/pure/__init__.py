@@ -1,5 +1,22 @@
 """The kernel interpreted: the reference that the compiled one is held to, and its stand-in."""
 
+from onelog.kernel.pure.amqp_channel import (
+    AmqpConsumerEnd,
+    AmqpCounters,
+    AmqpPeer,
+    ChannelEnd,
+    ConsumingEnd,
+    HeldEnd,
+    UnsettledRun,
+)
+from onelog.kernel.pure.amqp_confirms import (
+    ByteCount,
+    Confirms,
+    PublishingEnd,
+    PublishPass,
+    PublishRun,
+    StageRuns,
+)
 from onelog.kernel.pure.amqp_delivery import (
     AmqpEnvelopes,
     encode_deliveries,
@@ -7,6 +24,7 @@ from onelog.kernel.pure.amqp_delivery import (
 )
 from onelog.kernel.pure.amqp_input import (
     AmqpInput,
+    AmqpReader,
     AmqpRoute,
 )
 from onelog.kernel.pure.amqp_wire import (
@@ -57,6 +75,14 @@ from onelog.kernel.pure.mqtt_fanout import MqttFanout
 from onelog.kernel.pure.mqtt_input import MqttInput
 from onelog.kernel.pure.mqtt_output import MqttOutput, encode_publish
 from onelog.kernel.pure.pages import here_to
+from onelog.kernel.pure.queue_end import (
+    ConsumerEnd,
+    FlightCursor,
+    LineEnd,
+    QueueEnd,
+    ReadyEnd,
+    pass_rows,
+)
 from onelog.kernel.pure.records import (
     Slices,
     batch_topics,
@@ -100,6 +126,26 @@ from onelog.kernel.pure.wire import (
 )
 
 __all__ = [
+    "AmqpConsumerEnd",
+    "AmqpCounters",
+    "AmqpPeer",
+    "AmqpReader",
+    "ByteCount",
+    "ChannelEnd",
+    "Confirms",
+    "ConsumerEnd",
+    "ConsumingEnd",
+    "FlightCursor",
+    "HeldEnd",
+    "LineEnd",
+    "PublishPass",
+    "PublishRun",
+    "PublishingEnd",
+    "QueueEnd",
+    "ReadyEnd",
+    "StageRuns",
+    "UnsettledRun",
+    "pass_rows",
     "AmqpEnvelopes",
     "AmqpInput",
     "AmqpRoute",

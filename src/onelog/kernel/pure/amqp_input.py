@@ -5,6 +5,8 @@ Rules:
   the same stage are one event. Everything else is an event, as `split_amqp` has them.
 - Events come in their order, and take effect in it: after the first event that the caller has to
   handle, nothing is staged any more. Acknowledgements and heartbeats do not stop staging.
+- The compiled kernel settles plain acknowledgements that no event stands before, and counts staged
+  publishes; neither is an event then (`AmqpReader`).
 - When a read cuts a publish in two, the rest is waited for, up to `WAIT_BYTES_MAX` and a few
   frames; each frame of a larger publish is an event.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onelog.base.errors import LimitExceeded, MessageTooLarge
+from onelog.kernel.pure.amqp_channel import AmqpPeer
 from onelog.kernel.pure.amqp_wire import (
     ACK,
     ACK_METHOD,
@@ -156,3 +159,26 @@ def _add_staged(
             events[-1] = (STAGED, channel, count + 1, stage, first, end)
             return
     events.append((STAGED, channel, 1, stage, start, end))
+
+
+class AmqpReader(AmqpPeer):
+    """A connection that is read."""
+
+    __slots__ = ("clock", "generation", "input", "pauses", "queues", "reading")
+
+    input: AmqpInput
+    pauses: Any
+    reading: Any
+    queues: Any
+    """Its generation changes when routes may be wrong."""
+    generation: int
+    """The one of the routes that are known."""
+    clock: Any
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the peer, in order."""
+        self.take_slowly(data)
+
+    def take_slowly(self, data: bytes) -> None:
+        """Take a read that may be anything."""
+        raise NotImplementedError

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from onelog.base.errors import OnelogError
+from onelog.kernel import ChannelEnd
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.consuming import Consuming
 from onelog.protocols.amqp.errors import BUG, AmqpError, Reply, amqp_error
@@ -46,8 +47,13 @@ _EVENT_BYTES: Final = 256
 """Memory of a waiting frame beside its bytes."""
 
 
-class Channel:
+class Channel(ChannelEnd):
     """A conversation inside a connection."""
+
+    publishing: Publishing
+    consuming: Consuming
+    transaction: Transaction | None
+    _waiting: deque[Event]
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
@@ -56,18 +62,17 @@ class Channel:
         self.consuming = Consuming(self)
         self.replies: ReplyConsumer | None = None
         """Set while the channel waits for answers (direct reply-to)."""
-        self.transaction: Transaction | None = None
-        """Set by tx.select."""
+        self.transaction = None
         self.last_queue = ""
         """The queue that an empty name means: the last one declared here."""
         self._closing = False
         self._busy = False
         self._idle: asyncio.Event | None = None
-        self._waiting: deque[Event] = deque()
+        self._waiting = deque()
         self._waiting_bytes = 0
         self._is_due = False
         """Whether the next pass of the loop takes more waiting frames."""
-        self._publish: Any = None
+        self._publish = None
         self._head: ContentHead | None = None
         self._body = bytearray()
         self._body_left = 0
@@ -79,13 +84,6 @@ class Channel:
         vhost = self.connection.vhost
         assert vhost is not None, "a channel needs an open connection"
         return vhost
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no frame waits, so that the next one takes effect at once."""
-        return not (
-            self._busy or self._waiting or self._closing or self.transaction or self._publish
-        )
 
     # -- frames
 

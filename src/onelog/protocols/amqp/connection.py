@@ -17,14 +17,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Principal
-from onelog.kernel import AmqpInput
+from onelog.kernel import AmqpInput, AmqpReader
 from onelog.net import (
     ByteBound,
     Deadline,
@@ -43,6 +42,7 @@ from onelog.protocols.amqp.errors import BUG, AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, Event, Frame, Publish
 from onelog.protocols.amqp.handshake import Handshake
 from onelog.protocols.amqp.reading import TURN, ConnectionReads
+from onelog.protocols.amqp.states import State
 from onelog.security.identity import Identity
 from onelog.security.quotas.seat import QuotaSeat
 
@@ -66,31 +66,31 @@ _TOLD_S: Final = 0.1
 """A shorter pause needs no message."""
 
 
-class State(Enum):
-    """How far a connection is."""
-
-    HEADER = "header"
-    HANDSHAKE = "handshake"
-    OPEN = "open"
-    CLOSING = "closing"
-    CLOSED = "closed"
-
-
-class Connection(Throttled):
+class Connection(AmqpReader, Throttled):
     """A peer that speaks AMQP. All methods run on the loop."""
 
     __slots__ = (
-        "__weakref__", "_deadline", "_handshake", "_opening", "_resumed", "_tasks",
-        "_transport", "_writing", "blocked_by", "body_bytes", "channel_max", "channels",
-        "connected_ms", "frame_bytes_max", "heartbeat_s", "hub", "identity", "input",
-        "login_name", "mechanism", "name", "pauses", "peer", "principal", "properties",
-        "reading", "received_bytes", "seat", "sent_bytes", "state", "unwritten", "vhost",
-        "waiting", "written",
+        "__weakref__", "_deadline", "_handshake", "_opening", "_resumed", "_state", "_tasks",
+        "blocked_by", "body_bytes", "channel_max", "connected_ms", "heartbeat_s", "hub",
+        "identity", "login_name", "mechanism", "name", "peer", "principal", "properties",
+        "unwritten", "vhost", "waiting", "written",
     )  # fmt: skip
+
+    _transport: StreamTransport | None
+    channels: dict[int, Channel]
+    pauses: Pauses
+    reading: ConnectionReads
+    seat: QuotaSeat | None
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
         self.hub = hub
         self.peer = peer
+        self.counters = hub.counters
+        self.envelopes = hub.envelopes
+        self.unacked_max = hub.limits.unacked
+        self.loop_time = hub.loop.time
+        self.queues = hub.queues
+        self.clock = hub.clock
         self.name = peer.address
         self.state = State.HEADER
         self.identity: Identity | None = None
@@ -103,7 +103,7 @@ class Connection(Throttled):
         self.channel_max = hub.limits.channels
         self.frame_bytes_max = _UNTUNED_FRAME_BYTES
         self.heartbeat_s = 0
-        self.channels: dict[int, Channel] = {}
+        self.channels = {}
         self.connected_ms = hub.clock.now_ms()
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -111,11 +111,10 @@ class Connection(Throttled):
         """Topics that it published to, to show who writes them (`note_written`)."""
         self.blocked_by: frozenset[str] = frozenset()
         """Why its publishes are not taken now."""
-        self.seat: QuotaSeat | None = None
-        """Its place in the quotas, from the login to the end."""
+        self.seat = None
         self._handshake = Handshake(self)
         self.reading = ConnectionReads(self)
-        self._transport: StreamTransport | None = None
+        self._transport = None
         self.input = AmqpInput(_UNTUNED_FRAME_BYTES)
         self._opening = b""
         self._writing = True
@@ -146,8 +145,18 @@ class Connection(Throttled):
         if self.state in (State.HEADER, State.HANDSHAKE):
             self.abort("no login in time")
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes of the peer, in order."""
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self.is_open = state is State.OPEN
+
+    def take_slowly(self, data: bytes) -> None:
+        """Take a read that may be anything."""
         if self.state is State.CLOSED:
             return
         self.pauses.heard = True
@@ -322,11 +331,6 @@ class Connection(Throttled):
                 channel.may_deliver()
 
     @property
-    def is_open(self) -> bool:
-        """Whether the peer is logged in and the connection is not closing."""
-        return self.state is State.OPEN
-
-    @property
     def is_over(self) -> bool:
         """Whether further events of the peer are ignored."""
         return self.state is State.CLOSED
@@ -334,7 +338,7 @@ class Connection(Throttled):
     @property
     def is_writable(self) -> bool:
         """Whether the peer keeps up with reading."""
-        return self._writing and self.state is State.OPEN
+        return self._writing and self.is_open
 
     @property
     def is_stuffed(self) -> bool:

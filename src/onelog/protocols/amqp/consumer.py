@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.kernel import encode_deliveries, encode_delivery
+from onelog.kernel import AmqpConsumerEnd, encode_deliveries, encode_delivery
 from onelog.protocols.amqp import deliveries
 from onelog.queues.consumers import Delivery
 from onelog.queues.ready import OFFSET_MASK
@@ -24,21 +24,13 @@ RUN_BYTES: Final = 256 * 1024
 """After so many bytes of deliveries it is checked again whether the peer keeps up."""
 
 
-class ChannelConsumer:
+class ChannelConsumer(AmqpConsumerEnd):
     """One consumer of a channel."""
 
-    __slots__ = (
-        "arguments",
-        "exclusive",
-        "no_ack",
-        "owner",
-        "prefetch",
-        "priority",
-        "queue",
-        "tag",
-        "unacked",
-        "wire_tag",
-    )
+    __slots__ = ("arguments", "exclusive", "priority", "tag")
+
+    owner: Consuming
+    queue: Queue
 
     def __init__(
         self,
@@ -59,10 +51,10 @@ class ChannelConsumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.prefetch = prefetch
-        """Messages that it may hold at once; 0: no bound of its own."""
         self.priority = priority
         self.arguments: Mapping[str, Any] = arguments
         self.unacked = 0
+        self.is_plain = type(self) is ChannelConsumer  # others do more than send
 
     @property
     def room(self) -> int:
@@ -123,7 +115,7 @@ class ChannelConsumer:
             self.wire_tag,
             owner.next_tag,
             connection.frame_bytes_max,
-            connection.hub.envelopes,
+            connection.envelopes,
             RUN_BYTES,
         )
         frames, sent = encode_deliveries(data, offset, count, *chosen)
@@ -131,7 +123,7 @@ class ChannelConsumer:
             envelope = deliveries.envelope(self.queue.window.record_in(place, data))
             if envelope is None:
                 return 0
-            connection.hub.envelopes.add(*envelope)
+            connection.envelopes.add(*envelope)
             frames, sent = encode_deliveries(data, offset, count, *chosen)
         if not self.no_ack and sent:
             owner.hold(owner.next_tag, sent, self.queue, place, self)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
+from onelog.kernel import ConsumingEnd
 from onelog.protocols.amqp import deliveries
 from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.errors import AmqpError, Reply
@@ -31,30 +32,34 @@ from onelog.security.quotas.seat import CountExceeded
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
+    from onelog.protocols.amqp.connection import Connection
 
 _NO_BOUND: Final = 1 << 30
 
 
-class Consuming:
+class Consuming(ConsumingEnd):
     """The consumers of one channel."""
+
+    connection: Connection
+    _held: HeldRuns
+    _late: asyncio.TimerHandle | None
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         """Deleted when the channel is over: a commit that still settles messages needs only the
         connection."""
         self.connection = channel.connection
+        self.number = channel.number
         self.consumers: dict[str, ChannelConsumer] = {}
         self._held = HeldRuns()
         self.next_tag = 1
-        """The tag of the next delivery."""
         self._prefetch = 0
         self._channel_prefetch = 0
         self._is_flowing = True
         self._counted = 0
         self._aside = 0
-        """Messages whose acknowledgement waits for a commit."""
         self._is_closed = False
-        self._late: asyncio.TimerHandle | None = None
+        self._late = None
         self._turns = Turns(channel.connection.hub.loop)
 
     @property
@@ -104,7 +109,7 @@ class Consuming:
         connection = self.connection
         if not connection.is_writable or not self._is_flowing:
             return 0
-        room = connection.hub.limits.unacked - self._held.size - self._aside
+        room = connection.unacked_max - self._held.size - self._aside
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
         if no_ack and room > 0:
@@ -204,8 +209,13 @@ class Consuming:
             consumer.unacked += count
             self._counted += count
         if self._late is None:
-            timeout_s = self.connection.hub.limits.ack_timeout_ms / 1000
-            self._late = loop.call_later(timeout_s, self._check_late)
+            self.watch_late()
+
+    def watch_late(self) -> None:
+        """Look after a while whether the oldest message is acknowledged."""
+        hub = self.connection.hub
+        timeout_s = hub.limits.ack_timeout_ms / 1000
+        self._late = hub.loop.call_later(timeout_s, self._check_late)
 
     def _check_late(self) -> None:
         """Close the channel if its oldest message was not acknowledged in time."""
@@ -229,7 +239,7 @@ class Consuming:
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
         """basic.get. Raises AmqpError when the channel holds too much; or Cold."""
-        limit = self.connection.hub.limits.unacked
+        limit = self.connection.unacked_max
         if not no_ack and self._held.size + self._aside >= limit:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
@@ -341,7 +351,7 @@ class Consuming:
 
     def _room_made(self, count: int) -> None:
         """Messages were settled. Their own queues were woken; when all queues waited, wake all."""
-        limit = self.connection.hub.limits.unacked
+        limit = self.connection.unacked_max
         if self._channel_prefetch or self._held.size + self._aside + count >= limit:
             self.may_deliver()
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
-from onelog.broker import Broker
+from onelog.base.ids import Offset
+from onelog.broker import Broker, Published
 from onelog.broker.hanging import hang
 from onelog.config import Config
-from onelog.kernel import AmqpEnvelopes
+from onelog.kernel import AmqpCounters, AmqpEnvelopes, PublishPass, PublishRun
 from onelog.net import ConnectionCounters, Connections, Peer
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.consumer import ChannelConsumer
@@ -28,33 +29,31 @@ from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
-    from onelog.protocols.amqp.publishing import Publishing, PublishRun
+    from onelog.protocols.amqp.publishing import Publishing
 
 ENVELOPES_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of names and properties of deliveries that are remembered, with their topics and headers:
 about 20,000 entries of usual size."""
 
 
-class Counters(ConnectionCounters):
+class Counters(AmqpCounters, ConnectionCounters):
     """Plain numbers, read by the metrics."""
 
     def __init__(self) -> None:
-        super().__init__()
+        AmqpCounters.__init__(self)
+        ConnectionCounters.__init__(self)
         self.logins = 0
         self.refused = 0
         self.protocol_errors = 0
         self.channel_errors = 0
         self.heartbeats_missed = 0
         self.blocked = 0
-        self.published = 0
-        self.confirmed = 0
         self.returned = 0
         """Publishes that no queue took and that were returned."""
         self.dropped = 0
         """Publishes that no queue took and that were dropped silently."""
         self.channels_opened = 0
         self.channels_closed = 0
-        self.received_bytes = 0
 
 
 class Hub:
@@ -81,7 +80,13 @@ class Hub:
         self.new_consumer: type[ChannelConsumer] = (
             ChannelConsumer if broker.traces is None else TracedConsumer
         )
-        self._taken: list[PublishRun] = []
+        self.publishes = PublishPass(
+            self.loop.call_soon,
+            broker.publisher.await_stage,
+            self.queues.follower,
+            self._tell_taken,
+        )
+        self.publishes.is_metered = broker.publisher.is_metered
         self._undo = ExitStack()
         self.is_abandoned = False
         """Whether it could not be opened. Then every connection is refused when it opens a virtual
@@ -134,19 +139,23 @@ class Hub:
 
     # -- publishes
 
-    def took(self, run: PublishRun) -> None:
-        """Publishes are visible. When their queues have them, they are confirmed."""
-        if not self._taken:
-            self.loop.call_soon(self._tell_taken)
-        self._taken.append(run)
-
-    def _tell_taken(self) -> None:
-        taken, self._taken = self._taken, []
+    def _tell_taken(self, taken: list[PublishRun]) -> None:
+        """Publishes are visible, and their queues have them or refused them: confirm them."""
         follower = self.queues.follower
         concerned: dict[Publishing, None] = {}
         for run in taken:
-            refused = follower.has_refused and follower.take_refusal(run.results[0])
+            refused = follower.has_refused and follower.take_refusal(place_of(run))
             run.publishing.written_out(run, NACK if refused else ACK)
             concerned[run.publishing] = None
         for publishing in concerned:
             publishing.confirm_now()
+
+
+def place_of(run: PublishRun) -> Published:
+    """Where the last message of a run was written."""
+    if run.stage_runs is None:
+        found: Published = run.results[0]
+        return found
+    known: Published = run.stage_runs.results[0]
+    offset = known.offset + run.index - run.stage_runs.index
+    return Published(known.stream, known.partition, Offset(offset))

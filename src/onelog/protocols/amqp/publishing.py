@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from onelog.base.errors import OnelogError, QuotaExceeded, StorageFull
-from onelog.broker import NOWHERE, Message, Published
+from onelog.broker import NOWHERE, Message
 from onelog.broker.showing import note_written
-from onelog.kernel import AmqpRoute, Stage
-from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
+from onelog.kernel import AmqpRoute, Confirms, PublishingEnd, PublishRun, Stage
+from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Publish, frames_of, make_method
 from onelog.protocols.amqp.mapping import to_message
@@ -42,6 +42,7 @@ from onelog.record.tables import change_table
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
+    from onelog.protocols.amqp.connection import Connection
     from onelog.queues.vhosts import VirtualHost
 
 _PASSING: Final = (StorageFull, QuotaExceeded)
@@ -69,43 +70,19 @@ Again = tuple[bytes, int, int]
 """Publishes as they came: the bytes, and the range in them."""
 
 
-class PublishRun:
-    """Publishes of a channel that are written together, and their outcome."""
-
-    __slots__ = ("_came_as", "count", "outcome", "publishing", "results", "size_bytes")
-
-    def __init__(self, publishing: Publishing, count: int, came_as: Message | Again | None) -> None:
-        self.publishing = publishing
-        self.count = count
-        self.outcome = UNKNOWN
-        self._came_as = came_as
-        """The messages, to try again when there is no room."""
-        self.size_bytes = _size_of(came_as)
-        """Bytes of memory while it is being written."""
-        self.results: list[Published] = [NOWHERE]
-        """Where the last message was written."""
-
-    def finish(self, count: int, error: OnelogError | None) -> None:
-        """The messages are visible, or failed with this error."""
-        del count
-        if error is None:
-            # The queues take them in this pass, too, and one of them may refuse its message.
-            self.publishing.connection.hub.took(self)
-        elif isinstance(error, _PASSING) and self._came_as is not None:
-            self.publishing.delay(self, self._came_as, error)
-        else:
-            self.publishing.written_out(self, NACK)
-            self.publishing.confirm()
-
-
-class Publishing:
+class Publishing(PublishingEnd):
     """The publishes of one channel."""
+
+    connection: Connection
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         """Deleted when the channel is over: publishes that are being written need only the
         connection."""
         self.connection = channel.connection
+        self.unwritten = channel.connection.unwritten
+        self.turn = channel.connection.hub.publishes
+        self.number = channel.number
         self._vhost = channel.vhost
         self.confirms = False
         self._confirms = Confirms()
@@ -115,7 +92,7 @@ class Publishing:
         self._unwritten = 0
         self._delayed: deque[tuple[Message, PublishRun]] = deque()
         """Publishes that wait for room on the disk or in a quota, in order."""
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = []
 
     @property
     def confirmed(self) -> int:
@@ -255,7 +232,7 @@ class Publishing:
             self._write(outgoing.message, run)
 
     def _begin(self, count: int, came_as: Message | Again | None) -> PublishRun:
-        run = PublishRun(self, count, came_as)
+        run = PublishRun(self, count, came_as, _size_of(came_as), [NOWHERE])
         if self.confirms and not self._closed:
             self._confirms.add(run)
         self.published += count
@@ -282,18 +259,30 @@ class Publishing:
 
     def _on_its_way(self, run: PublishRun) -> None:
         self._unwritten += 1
-        self.connection.unwritten.add(run.size_bytes)
+        self.unwritten.add(run.size_bytes)
 
     def written_out(self, run: PublishRun, outcome: int) -> None:
         """The outcome of a run is known."""
         run.outcome = outcome
         self._unwritten -= 1
-        self.connection.unwritten.add(-run.size_bytes)
+        self.unwritten.add(-run.size_bytes)
         if not self._unwritten:
-            waiters, self._waiters = self._waiters, []
-            for future in waiters:
-                if not future.done():
-                    future.set_result(None)
+            self.tell_waiters()
+
+    def tell_waiters(self) -> None:
+        """Every publish so far is in its queues."""
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def failed(self, run: PublishRun, error: OnelogError) -> None:
+        """The messages of a run could not be written."""
+        if isinstance(error, _PASSING) and run.came_as is not None:
+            self.delay(run, run.came_as, error)
+        else:
+            self.written_out(run, NACK)
+            self.confirm()
 
     def confirm(self) -> None:
         """Send confirms for known outcomes, at the end of this pass."""
@@ -358,7 +347,7 @@ class Publishing:
             assert isinstance(event, Publish)
             found = decode_properties(event.properties)
             message = prepare(self._vhost, event, found, event.body).message
-            part = PublishRun(self, 1, message)
+            part = PublishRun(self, 1, message, _size_of(message), [NOWHERE])
             parts.append(part)
             if message is None:
                 part.outcome = ACK  # its queue is gone meanwhile: nobody could ever read it

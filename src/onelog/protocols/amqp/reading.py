@@ -35,11 +35,11 @@ Row = tuple[Any, ...]
 class ConnectionReads:
     """The reads of one connection."""
 
-    __slots__ = ("_connection", "_generation", "_later", "_rows", "_whole", "is_behind")
+    __slots__ = ("_connection", "_later", "_rows", "_whole", "is_behind")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._generation = connection.hub.queues.generation
+        connection.generation = connection.queues.generation
         self.is_behind = False
         """Whether events wait for their turn."""
         self._rows: Iterator[Row] = iter(())
@@ -53,10 +53,14 @@ class ConnectionReads:
             self._later += data
             return
         connection = self._connection
-        if self._generation != connection.hub.queues.generation:
-            self._generation = connection.hub.queues.generation
+        if connection.generation != connection.queues.generation:
+            connection.generation = connection.queues.generation
             connection.input.forget()
-        whole, rows = connection.input.take(data, connection.hub.clock.now_ms())
+        self.take_rows(*connection.input.take(data, connection.clock.now_ms()))
+
+    def take_rows(self, whole: bytes, rows: list[Row]) -> None:
+        """Take the events of a read. Raises the error in it."""
+        connection = self._connection
         seat = connection.seat
         if seat is not None and seat.is_paced:
             seat.ask(sum([row[0] == frames.METHOD for row in rows]))
@@ -73,7 +77,7 @@ class ConnectionReads:
     def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
         """Let publishes like this one be staged without a check, until something changes."""
         connection = self._connection
-        if self._generation != connection.hub.queues.generation or not connection.is_open:
+        if connection.generation != connection.queues.generation or not connection.is_open:
             return
         if connection.input.route_count >= ROUTES_MAX:
             connection.input.forget()

@@ -18,9 +18,10 @@ from onelog.broker.showing import (
     connection_id,
     written_by,
 )
-from onelog.protocols.amqp.connection import Connection, State
+from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.errors import Reply
 from onelog.protocols.amqp.hub import Hub
+from onelog.protocols.amqp.states import State
 from onelog.queues.addresses import address_of, exchange_root, queue_cursor, queue_topic
 from onelog.queues.exchanges import Destination
 from onelog.queues.makers import binding_filter, subtree

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from onelog.protocols.amqp.channel import Channel
-from onelog.protocols.amqp.connection import Connection, State
+from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import jsonable
+from onelog.protocols.amqp.states import State
 
 Row = dict[str, Any]
 Addresses = Mapping[str, tuple[str, int]]
