@@ -170,8 +170,9 @@ def _curves(axes: Axes, kind: str, unit: str, curves: Sequence[Curve]) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
     axes.grid(color=LINE[:7], alpha=0.25, lw=0.7)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{kind}: {unit}", fontsize=9, loc="left", color=TEXT, weight="bold")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.set_title(kind, fontsize=9, loc="left", color=TEXT, weight="bold")
+    axes.set_ylabel(unit, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="best")
 
 
 def _save(picture: Picture, path: Path) -> None:

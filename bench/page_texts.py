@@ -98,11 +98,14 @@ BENCHES: dict[str, About] = {
     "growth": About(
         "Growth",
         "What a message costs when there is ten times more of everything else. Flat is good; where"
-        " a message goes to more readers, the cost is that of one delivery. The load is paced, so"
-        " the times are those of a broker that has time.",
+        " a message goes to more readers, the cost is that of one delivery. CPU is that of a full"
+        " load, times are those of a paced one; each is the least of three rounds. The brokers ran"
+        " one after the other, not in turns.",
         (
             ("OneLog", "`os`: in the page cache before the answer and before delivery"),
             ("Mosquitto", "in memory only"),
+            ("RabbitMQ", "classic queues, persistent messages: delivered before they are synced"),
+            ("Apache Kafka", "in the page cache before the answer"),
         ),
         "make bench-growth",
     ),

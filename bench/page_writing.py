@@ -98,7 +98,8 @@ def _bench(bench: Bench, figures: Sequence[Figure]) -> Iterator[str]:
     yield from map(_case, figures)
     yield ""
     yield f"Repeat it: `{about.repeat}`\n"
-    yield from map(_origin, reversed(bench.runs))
+    told = " ".join((about.title, *(side for side, _durability in about.sides)))
+    yield from (_origin(run, told) for run in reversed(bench.runs))
     yield ""
 
 
@@ -125,8 +126,8 @@ def _growth(figures: Sequence[Figure]) -> Iterator[str]:
     yield ""
 
 
-def _origin(run: Run) -> str:
-    """One line: when, which sources, which machine, which peers."""
+def _origin(run: Run, about: str) -> str:
+    """One line: when, which sources, which machine, and the versions of those that are named."""
     machine = run.machine
     parts = [f"Measured on {run.date.removesuffix(' UTC')[:16]} UTC, commit {run.commit}"]
     if machine:
@@ -136,7 +137,11 @@ def _origin(run: Run) -> str:
         parts.append(str(machine.get("system", "")))
         if "sync_us" in machine:
             parts.append(f"write and fdatasync of 4 KB: {machine['sync_us']:,.0f} µs")
-    parts += [f"{name} {version}" for name, version in run.versions.items()]
+    parts += [
+        f"{name} {version}"
+        for name, version in run.versions.items()
+        if name == "Python" or name in about
+    ]
     told = f", {run.note}" if run.note else ""
     return f"- {'; '.join(part for part in parts if part)} ({len(run.rows)} cases{told})"
 

@@ -9,6 +9,8 @@ import re
 import pytest
 
 from bench import page as making
+from bench.growth import CURVES
+from bench.page_growth import curves_of
 from bench.page_results import Run, merge, read_kept, take_in
 from bench.page_rows import figure, number
 from bench.page_texts import BENCHES
@@ -142,6 +144,24 @@ def test_pictures_are_the_same_every_time_and_hold_no_font(tmp_path):
     assert "<text" in first
     assert "font-face" not in first
     assert "dc:date" not in first
+
+
+def test_the_rows_of_growth_are_curves_of_both_sides_and_the_page_says_how_they_rise(tmp_path):
+    rows = []
+    for kind, growing in CURVES.items():
+        for count, cost in ((1, 2.0), (10_000, 5.0), (100, 3.0)):
+            for unit in (growing.unit, growing.waits):
+                peer = (f"Mosquitto, {unit}", 8.0) if count < 1_000 else None
+                rows.append(row(f"{kind}, {count:,}: {unit}", cost, unit, peer=peer))
+    benches = {"growth": merge("growth", [a_run(*rows)])}
+    curves = curves_of(making.figures_of(benches)["growth"])
+    assert {curve.kind for curve in curves} == set(CURVES)
+    assert len(curves) == 4 * len(CURVES)
+    ours = [curve for curve in curves if curve.side == "OneLog"]
+    assert all(curve.points == [(1, 2.0), (100, 3.0), (10_000, 5.0)] for curve in ours)
+    assert "| 2 at 1 | 5 at 10,000 | 2.5x |" in page(benches)
+    (made,) = making.draw(tmp_path, benches)
+    assert set(CURVES) <= set(svg_texts(made))
 
 
 @pytest.mark.parametrize(
