@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,16 @@ from onelog.broker import LOCAL, Broker, Durability, LiveSource, Message, Record
 from onelog.kernel import scan_batches
 from onelog.log.partition import Partition
 from onelog.record.batch import Marker, build_batch
-from tests.support.brokers import FAST, end, home_of, put_batch, running, say, transaction
+from tests.support.brokers import (
+    FAST,
+    client_batch,
+    end,
+    home_of,
+    put_batch,
+    running,
+    say,
+    transaction,
+)
 
 
 class Follower:
@@ -21,7 +32,10 @@ class Follower:
     def __init__(self, broker: Broker, *, takes: bool) -> None:
         self.takes = takes
         self.seen: list[tuple[str, int]] = []
-        broker.new_live("test").start(self)
+        self.singly = 0
+        """Records that came by themselves, and not in batches."""
+        self.live = broker.new_live("test")
+        self.live.start(self)
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
         position = source.position
@@ -34,6 +48,7 @@ class Follower:
         return position
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
+        self.singly += len(records)
         self.seen += [(source.stream.name, record.offset) for record in records]
 
     def release(self, numbers: set[int]) -> set[int]:
@@ -144,3 +159,49 @@ async def test_an_old_home_that_stops_does_not_silence_the_new_one(tmp_path: Pat
         old.stop(PartitionStopped("it broke"))
         await say(broker, "a/b", "2")
         assert follower.seen == [("moved", 0), ("moved", 1)]
+
+
+async def test_a_large_transaction_is_handed_out_in_pieces_and_as_batches(tmp_path: Path) -> None:
+    """A commit of many records holds no pass of the loop: others have their turn in between."""
+    async with running(tmp_path) as broker:
+        await broker.streams.create(StreamConfig(name="s", captures=("s",)))
+        stream, partition = home_of(broker, "s")
+        follower = Follower(broker, takes=True)
+        rows = [(None, None, bytes(1000), (), 0)] * 1000
+        for number in range(8):
+            data = client_batch(rows, producer=(3, 0, 1000 * number), transactional=True)
+            await put_batch(broker, stream, 0, data)
+        end(partition, 3, Marker.COMMIT)
+        behind = asyncio.create_task(say(broker, "s", "behind it"))
+        seen = [len(follower.seen)]
+        for _pass in range(100_000):
+            await asyncio.sleep(0)
+            seen.append(len(follower.seen))
+            if seen[-1] > 8000:
+                break
+        await behind
+        assert [offset for _name, offset in follower.seen] == [*range(8000), 8001]
+        assert max(now - before for before, now in pairwise(seen)) <= 2000
+        assert follower.singly == 0
+
+
+async def test_a_feed_that_leaves_while_it_catches_up_stays_silent(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.streams.create(StreamConfig(name="s", captures=("s",)))
+        stream, partition = home_of(broker, "s")
+        follower = Follower(broker, takes=False)
+        for number in range(8):
+            rows = [(None, None, bytes(1000), (), 0)] * 1000
+            data = client_batch(rows, producer=(3, 0, 1000 * number), transactional=True)
+            await put_batch(broker, stream, 0, data)
+        end(partition, 3, Marker.COMMIT)
+        for _pass in range(100_000):
+            await asyncio.sleep(0)
+            if follower.seen:
+                break
+        seen = len(follower.seen)
+        assert seen < 8000
+        follower.live.stop()
+        for _pass in range(20):
+            await asyncio.sleep(0)
+        assert len(follower.seen) == seen

@@ -258,7 +258,7 @@ class Broker:
 
     def new_live(self, owner: str) -> Live:
         """A live feed with positions of its own, for a protocol that follows the end."""
-        return Live(self.streams, self.troubles, owner, self._clock)
+        return Live(self.streams, self.troubles, owner, self._clock, self._loop.call_soon)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         """Run work that would hold the loop in one of the broker's threads for chores."""

@@ -4,6 +4,9 @@ Rules:
 - A protocol gets whole batches as they were appended, in the same pass of the loop, without reading
   the log back. It answers how far it came. Batches that it leaves (compressed, transactional,
   control) are read from the log, and their records are handed over when they are decided.
+- The log is read in pieces: after `PIECES_PER_PASS` of them, the rest waits for the next pass, so
+  that a transaction of a million records holds nobody up. Decided batches are made plain and handed
+  over as batches (`live_batches.py`); what a listener leaves of those comes record by record.
 - `position` of a source is the next offset that the live feed hands out. A subscriber that stops
   following remembers it and reads the log from there; a subscriber that has read up to it may
   follow again. Between the position and batches that begin after it there is a gap, which is read
@@ -17,13 +20,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
 from onelog.base.clock import Clock
 from onelog.base.errors import InvalidRequest, OnelogError
 from onelog.base.ids import Offset
+from onelog.broker.live_batches import read_plain
 from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
@@ -38,6 +43,8 @@ from onelog.record.record import Record
 __all__ = ["Live", "LiveListener", "LiveSource"]
 
 ROWS_PER_READ: Final = 1_000
+PIECES_PER_PASS: Final = 2
+"""Reads of the log for one source, before others have their turn."""
 LISTENER: Final = "live-listener"
 """Incidents: a listener raised."""
 READING: Final = "live-reading"
@@ -70,9 +77,17 @@ class LiveListener(Protocol):
 class Live:
     """All partitions that are followed, and their listener."""
 
-    def __init__(self, catalog: Catalog, troubles: Troubles, owner: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        troubles: Troubles,
+        owner: str,
+        clock: Clock,
+        call_soon: Callable[..., asyncio.Handle],
+    ) -> None:
         self._catalog = catalog
         self._clock = clock
+        self._call_soon = call_soon
         self._troubles = troubles
         self._owner = owner
         self.listener: LiveListener | None = None
@@ -292,6 +307,7 @@ class Live:
     def _recover(self, source: LiveSource, failure: Exception) -> None:
         """A listener raised over batches: hand it their records one by one, to find the bad one."""
         position, stumbles = source.position, self._stumbles
+        source.singly_until = source.limit
         self._read_on(source)
         if stumbles == self._stumbles:
             self._stumbled(source, failure, position, None)
@@ -302,8 +318,13 @@ class Live:
             source.missed = True
             return
         source.busy = True
+        pieces = 0
         try:
             while self.listener is not None and source.position < source.limit:
+                if pieces == PIECES_PER_PASS:
+                    self._read_on_soon(source)
+                    return
+                pieces += 1
                 if not self._read_some(self.listener, source):
                     return
         finally:
@@ -312,6 +333,13 @@ class Live:
             self._release()
         if source.waiter is None and source.is_followed and not source.held:
             self._wait(source)
+
+    def _read_on_soon(self, source: LiveSource) -> None:
+        """Go on in the next pass. Until then the source waits, and batches that come do, too."""
+        if source.is_followed:
+            if source.waiter is not None:
+                source.waiter.cancel()
+            source.waiter = self._call_soon(self._decided, source, None)
 
     def _wait(self, source: LiveSource) -> None:
         """Go on when the transaction that holds a source back is decided, if there is one."""
@@ -325,8 +353,10 @@ class Live:
             self._read_on(source)
 
     def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:
-        """Read and hand over some records. Returns False when the log cannot be read (yet)."""
+        """Read and hand over a piece of the log. Returns False when it cannot be read (yet)."""
         try:
+            if source.position >= source.singly_until and self._hand_over_plain(listener, source):
+                return True
             records, following = self.read(source, source.position, source.limit)
         except Cold as cold:
             if source.waiter is not None:
@@ -343,6 +373,28 @@ class Live:
         except Exception as error:  # noqa: BLE001
             self._hand_over_singly(listener, source, records, error)
         source.position = max(source.position, following)
+        return True
+
+    def _hand_over_plain(self, listener: LiveListener, source: LiveSource) -> bool:
+        """Hand over decided batches as a listener takes those that just came. Returns False when
+        their records have to be read."""
+        try:
+            found = read_plain(source, source.limit)
+        except Cold:
+            raise
+        except Exception:  # noqa: BLE001  whoever reads the records reports it
+            return False
+        if found is None:
+            return False
+        if found.data:
+            source.singly_until = found.end
+            try:
+                source.position = listener.deliver(source, found.data)
+            except Exception:  # noqa: BLE001  record by record the one that raises is found
+                return False
+            if source.position < found.end:
+                return False
+        source.position = max(source.position, found.following)
         return True
 
     def _hand_over_singly(

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -37,7 +38,7 @@ Release = Callable[[set[int]], set[int]]
 class LiveSource(FeedSource):
     """One partition that is followed. It is called with batches that become visible."""
 
-    __slots__ = ("is_followed", "partition", "waiter")
+    __slots__ = ("is_followed", "partition", "singly_until", "waiter")
 
     stream: Stream
     held: tuple[Move, ...]
@@ -53,8 +54,10 @@ class LiveSource(FeedSource):
         self.held = ()
         self.busy = False
         self.missed = False
-        self.waiter: Waiter | None = None
-        """The wait for an open transaction to be decided."""
+        self.waiter: Waiter | asyncio.Handle | None = None
+        """The wait for an open transaction to be decided, for cold bytes, or for the next pass."""
+        self.singly_until = 0
+        """Records below this offset are read one by one: the listener left their batches."""
 
     @property
     def limit(self) -> int:

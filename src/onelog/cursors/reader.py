@@ -97,7 +97,7 @@ def read_places(source: Source, offsets: Sequence[int]) -> list[Record]:
     while number < len(offsets) and offsets[number] < end:
         offset = Offset(offsets[number])
         data = partition.read_now(offset, 1, committed=True)
-        infos = _check(source, data, offset)
+        infos = check_batches(source, data, offset)
         if not infos:
             break
         stop = bisect_left(offsets, infos[-1].last_offset + 1, number)
@@ -135,7 +135,7 @@ def _chosen(
     aborted = source.partition.aborted_between(infos[0].base_offset, infos[-1].last_offset + 1)
     rows: list[Row] = []
     for info in infos:
-        if not _is_hidden(info, aborted):
+        if not is_hidden(info, aborted):
             slices = slices_now(source.partition, data, info)
             rows += [
                 (fixed or slices.topic(index), *slices.record(index))
@@ -189,7 +189,7 @@ def _read_listed(
                 return _as_records(source, all_rows), offset
             data = source.partition.read_now(offset, 1, committed=True)
             looked_at += len(data)
-            infos = _check(source, data, offset)
+            infos = check_batches(source, data, offset)
             if not infos:
                 break
             read = SharedRead(data, infos)
@@ -221,13 +221,14 @@ def _scan(
     if fixed_until is not None and number < len(fixed_until) and position < fixed_until[number]:
         upto = min(upto, Offset(fixed_until[number]))
     data = source.partition.read_now(position, max_bytes, committed=True)
-    infos = _check(source, data, position)
+    infos = check_batches(source, data, position)
     if not infos:
         return [], upto
     return _select(wanted, source, data, infos, (position, upto), limit)
 
 
-def _check(source: Source, data: memoryview, offset: int) -> list[BatchInfo]:
+def check_batches(source: Source, data: memoryview, offset: int) -> list[BatchInfo]:
+    """The batches of stored bytes, checked. Damage stops the partition and raises."""
     try:
         return scan_batches(data)
     except CorruptBatch as error:
@@ -261,7 +262,7 @@ def _select(
             more, following = select_records(rest, wanted.only, position, upto, left, topic)
         else:
             more, following = [], min(info.last_offset + 1, upto)
-            if not _is_hidden(info, aborted):
+            if not is_hidden(info, aborted):
                 try:
                     slices = _slices(source, data, info)
                 except Cold:
@@ -276,7 +277,8 @@ def _select(
     return rows, position
 
 
-def _is_hidden(info: BatchInfo, aborted: list[AbortedTxn]) -> bool:
+def is_hidden(info: BatchInfo, aborted: list[AbortedTxn]) -> bool:
+    """Whether no reader may see a batch: a control batch, or one of an aborted transaction."""
     if info.attributes & ATTR_CONTROL:
         return True
     return bool(info.attributes & ATTR_TRANSACTIONAL) and any(

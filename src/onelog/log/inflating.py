@@ -25,7 +25,7 @@ from onelog.storage.engine import Brings, Buffer, Cold, Lease
 
 AT_ONCE_BYTES: Final = 256 * 1024
 """What a batch may inflate to where it is read."""
-_PACKED_BYTES: Final = 64 * 1024
+PACKED_BYTES: Final = 64 * 1024
 """A compressed batch that is larger is not tried at all."""
 _RECORD_BYTES: Final = 64
 """What a record of an inflated batch takes beside its bytes, about."""
@@ -123,7 +123,7 @@ def slices_now(owner: object, data: Buffer, info: BatchInfo, *, check_crc: bool 
     found = _kept.find(key)
     if found is not None:
         return found
-    if len(batch) <= _PACKED_BYTES:
+    if len(batch) <= PACKED_BYTES:
         try:
             records = inflate(codec, batch[HEADER_BYTES:], AT_ONCE_BYTES)
         except MessageTooLarge:

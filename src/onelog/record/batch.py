@@ -94,6 +94,19 @@ def _with_section(batch: memoryview, records: bytes, codec: int) -> bytes:
     return bytes(out)
 
 
+def plain_batch(data: Buffer, info: BatchInfo, records: bytes | None) -> bytes:
+    """The same batch, not compressed and of no transaction; `records` are inflated, None: they are
+    not compressed in it."""
+    view = memoryview(data)[info.position : info.position + info.size_bytes]
+    out = bytearray(view if records is None else view[:HEADER_BYTES])
+    out += records or b""
+    plain = info.attributes & ~(ATTR_CODEC_MASK | ATTR_TRANSACTIONAL)
+    _ATTRIBUTES_FIELD.pack_into(out, _ATTRIBUTES_AT, plain)
+    _LENGTH_FIELD.pack_into(out, _LENGTH_AT, len(out) - 12)
+    _CRC_FIELD.pack_into(out, _CRC_AT, crc32c(memoryview(out)[_ATTRIBUTES_AT:]))
+    return bytes(out)
+
+
 def stamp_batch(data: bytearray, info: BatchInfo, now_ms: int) -> BatchInfo:
     """Give all records of a batch one time, in place: the time of the append."""
     stamped = info._replace(
