@@ -33,7 +33,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run console console-pictures example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-lone bench-operate bench-growth bench-page package docs site clean
+        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-lone bench-operate bench-growth bench-page package image-check docs site clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -159,6 +159,9 @@ package: $(STAMP)-dev console ## Build wheel and sdist into dist/; install both 
 	$(PY) tools/package.py dist
 	@sh tools/provision $(PYTHON) helm
 	$(PYTEST) tests/conformance/test_packages.py tests/conformance/test_deploy_schemas.py $(ARGS)
+
+image-check: ## Build the container image in a chroot, without an engine, and use it (root, debootstrap)
+	$(PYTHON) tools/image.py
 
 constraints: $(STAMP)-dev $(STAMP)-site ## Write constraints.txt anew: the versions that are installed here
 	$(PY) tools/pin.py

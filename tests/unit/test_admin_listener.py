@@ -100,8 +100,17 @@ def test_tokens_of_a_stopped_server(capsys):
     assert onelog("token", "revoke", token) == 0
     assert onelog("token", "revoke", token) == 4
     assert "onelog token list" in capsys.readouterr().err
-    assert onelog("token", "create", "x", "--expires", "soon") == 1
+    assert onelog("token", "create", "x", "--expires", "soon") == 2
     assert "90d" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("empty_place")
+@pytest.mark.parametrize(
+    "words", [("token", "create", "t", "--expires", "2 weeks"), ("audit", "--since", "yesterday")]
+)
+def test_a_time_that_is_none_is_a_wrong_command_line(capsys, words):
+    assert onelog(*words) == 2
+    assert "such as 90d" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("empty_place")
