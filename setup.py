@@ -62,6 +62,7 @@ MODULES = [
     "kafka_response",
     "kafka_tag",
     "kafka_view",
+    "loop_pass",
     "outbox",
     "sockets",
 ]

@@ -318,6 +318,126 @@ def test_an_answer_to_a_read_needs_no_timer(run):
     run(main)
 
 
+def test_a_wake_up_ticks_and_sends_before_the_loop_goes_on(run, kernel):
+    async def main(bench):
+        passing = kernel.pass_of(bench.loop)
+        publisher, sending = bench.connect()
+        subscriber, listening = bench.connect()
+        order = []
+
+        def tick() -> None:
+            order.append("tick")
+            subscriber.transport.write(b"message")
+            publisher.transport.write(b"answer")
+
+        def data(_data: bytes) -> None:
+            bench.loop.call_soon(after)
+            passing.call_soon(tick)
+
+        def after() -> None:
+            order.append("after")
+            order.append(listening.recv(100))
+            order.append(sending.recv(100))
+
+        publisher.on_data = data
+        sending.send(b"x")
+        await publisher.until(lambda: bool(publisher.received))
+        await bench.passes()
+        assert order == ["tick", "after", b"message", b"answer"]
+
+    run(main)
+
+
+def test_a_fault_in_a_read_keeps_neither_the_tick_nor_the_answers_of_others(run, kernel):
+    async def main(bench):
+        passing = kernel.pass_of(bench.loop)
+        made = [bench.connect() for _ in range(3)]
+        ticks = []
+
+        def tick() -> None:
+            ticks.append(1)
+            for noted, _peer in made:
+                noted.transport.write(b"done")
+
+        def data(_data: bytes) -> None:
+            if not ticks:
+                passing.call_soon(tick)
+            raise ValueError("a fault in a read")
+
+        made[0][0].on_data = made[1][0].on_data = data
+        for _noted, peer in made:
+            peer.send(b"x")
+        assert str(await made[0][0].lost) == "a fault in a read"
+        await made[2][0].until(lambda: bool(made[2][0].received))
+        assert await bench.read(made[2][1], 4) == b"done"
+        assert await bench.read(made[0][1], 4) == b""
+        assert made[0][0].faults == [("data_received", "a fault in a read")]
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+def test_a_connection_may_end_while_its_answer_is_collected(run, kernel, how):
+    async def main(bench):
+        passing = kernel.pass_of(bench.loop)
+        noted, peer = bench.connect()
+        other, listening = bench.connect()
+
+        def tick() -> None:
+            noted.transport.write(b"answer")
+            other.transport.write(b"message")
+            getattr(noted.transport, how)()
+
+        noted.on_data = lambda _data: passing.call_soon(tick)
+        peer.send(b"x")
+        assert await noted.lost is None
+        assert await bench.read(peer, 9) == (b"answer" if how == "close" else b"")
+        assert await bench.read(listening, 7) == b"message"
+
+    run(main)
+
+
+def test_a_peer_that_is_gone_before_its_answer_harms_nobody_else(run, kernel):
+    async def main(bench):
+        passing = kernel.pass_of(bench.loop)
+        noted, peer = bench.connect()
+        other, listening = bench.connect()
+
+        def tick() -> None:
+            reset(peer)
+            noted.transport.write(b"answer")
+            other.transport.write(b"message")
+
+        noted.on_data = lambda _data: passing.call_soon(tick)
+        peer.send(b"x")
+        assert isinstance(await noted.lost, OSError)
+        assert await bench.read(listening, 7) == b"message"
+
+    run(main)
+
+
+def test_a_tick_in_the_wake_up_of_another_set_is_sent_in_the_same_pass(run, kernel):
+    async def main(bench):
+        passing = kernel.pass_of(bench.loop)
+        other = Bench(kernel.SocketSet(bench.loop))
+        publisher, sending = bench.connect()
+        subscriber, listening = other.connect()
+        heard = []
+
+        def data(_data: bytes) -> None:
+            bench.loop.call_soon(lambda: heard.append(listening.recv(100)))
+            passing.call_soon(lambda: subscriber.transport.write(b"message"))
+
+        publisher.on_data = data
+        sending.send(b"x")
+        await publisher.until(lambda: bool(publisher.received))
+        await bench.passes()
+        assert heard == [b"message"]
+        await other.end()
+
+    run(main)
+
+
 def test_more_than_the_high_mark_goes_out_at_once(run):
     async def main(bench):
         noted, peer = bench.connect()

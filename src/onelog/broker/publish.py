@@ -42,7 +42,15 @@ from onelog.broker.checks import RECORD_OVERHEAD_BYTES, Home, check_shape, chose
 from onelog.broker.hooks import Action, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.meter import Meter
 from onelog.broker.outlets import LocalOutlet, Writing, drop_stale
-from onelog.kernel import BatchBuilder, BatchInfo, PartitionEnd, Stage, Ticker, scan_batches
+from onelog.kernel import (
+    BatchBuilder,
+    BatchInfo,
+    PartitionEnd,
+    Stage,
+    Ticker,
+    pass_of,
+    scan_batches,
+)
 from onelog.log.catalog import Catalog
 from onelog.log.handle import Appended, PartitionHandle
 from onelog.log.stream import Stream
@@ -82,8 +90,8 @@ class Publisher:
         self.dirty: list[Stage] = []
         """Stages with records that this pass has to write, in the order of their first record."""
         self._writing = Writing(troubles)
-        loop = asyncio.get_running_loop()
-        self._ticker = Ticker(self.dirty, loop.call_soon, self._writing)
+        passing = pass_of(asyncio.get_running_loop())
+        self._ticker = Ticker(self.dirty, passing.call_soon, self._writing)
         self.tick_soon = self._ticker.tick_soon
         """Makes sure that staged records are written at the end of this pass."""
         self.on_tick = self._ticker.on_tick

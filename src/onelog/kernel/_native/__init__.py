@@ -66,6 +66,7 @@ from onelog.kernel._native.kafka_view import view_batches
 from onelog.kernel._native.keep import (
     keep_records,
 )
+from onelog.kernel._native.loop_pass import LoopPass, pass_of
 from onelog.kernel._native.mqtt_acks import (
     MqttPass,
     StageAcks,
@@ -164,6 +165,7 @@ __all__ = [
     "Ticker",
     "PartitionEnd",
     "LogEnd",
+    "LoopPass",
     "FeedSource",
     "MqttFanout",
     "MqttInput",
@@ -216,6 +218,7 @@ __all__ = [
     "parse_fetch",
     "parse_produce",
     "parse_request_header",
+    "pass_of",
     "pick_records",
     "place_batches",
     "scan_batches",

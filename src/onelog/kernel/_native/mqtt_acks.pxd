@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint16_t
 
 from onelog.kernel._native.format cimport ol_put16
 from onelog.kernel._native.mqtt_output cimport MqttOutput
+from onelog.kernel._native.outbox cimport Receiver
 
 cdef enum:
     STAGES_MAX = 65536
@@ -51,7 +52,7 @@ cdef class MqttAcks:
     cdef Py_ssize_t left
     cdef dict failed
 
-cdef class MqttAnswers:
+cdef class MqttAnswers(Receiver):
     cdef readonly MqttOutput output
     cdef public object owner
     cdef MqttPass turn

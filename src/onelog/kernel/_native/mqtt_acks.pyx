@@ -11,6 +11,7 @@ from libc.stdlib cimport calloc, free, realloc
 
 from onelog.kernel._native.format cimport bytes_at, ol_get16
 from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
+from onelog.kernel._native.outbox cimport Receiver
 from onelog.kernel._native.stage cimport Stage
 
 from onelog.base.errors import InvalidRequest
@@ -148,7 +149,7 @@ cdef class MqttAcks:
         free(self.packets)
 
 
-cdef class MqttAnswers:
+cdef class MqttAnswers(Receiver):
     """The acknowledgements of one connection."""
 
     def __dealloc__(self):
@@ -266,11 +267,11 @@ cdef class MqttAnswers:
                 self.owner.acknowledge_some(out, acks.failed)
         else:
             self.unanswered -= acks.used // 4
-            if self.output.writer is not None:
+            if self.output.call is not None:
                 out = puback_packets(acks.packets, acks.used // 4)
                 if self.turn is not None:
                     self.turn.answered_bytes += acks.used  # a PUBACK has four bytes, too
-                self.output.writer(out)
+                self.output.write(out)
         self._keep_spare(acks)
         return 0
 

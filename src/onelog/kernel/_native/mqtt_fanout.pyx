@@ -33,7 +33,7 @@ from onelog.kernel._native.format cimport (
 from onelog.kernel._native.mqtt_delivery cimport Delivery
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 from onelog.kernel._native.mqtt_plan cimport Plan, Subscription, make_plan
-from onelog.kernel._native.mqtt_sink cimport Packet
+from onelog.kernel._native.mqtt_sink cimport Packet, sink_close
 from onelog.kernel._native.source cimport Source, close_source, headers_of, open_source, walk
 
 from onelog.base.errors import CorruptBatch
@@ -308,11 +308,18 @@ cdef class MqttFanout:
         cdef MqttOutput output
         cdef bytes chunk
         for output in touched:
-            if output.writer is not None:
+            if output.call is not None:
                 try:
-                    for chunk in output.take():
-                        self.sent_bytes += PyBytes_GET_SIZE(chunk)
-                        output.writer(chunk)
+                    if output.chunks is None:  # almost always
+                        output.touched = False
+                        if output.sink.used:
+                            chunk = sink_close(&output.sink)
+                            self.sent_bytes += PyBytes_GET_SIZE(chunk)
+                            output.write(chunk)
+                    else:
+                        for chunk in output.take():
+                            self.sent_bytes += PyBytes_GET_SIZE(chunk)
+                            output.write(chunk)
                 except Exception as error:
                     self.broken.append((output, error))
                 if not output.kept:

@@ -41,6 +41,7 @@ from onelog.kernel._native.wire import encode_varint
 
 cdef enum:
     REST_BYTES_MIN = 64
+    TOPIC_BYTES_KEPT = 128
 
 cdef struct Frame:
     # One whole packet: its first byte and its body.
@@ -97,6 +98,9 @@ cdef class MqttInput(MqttAnswers):
     cdef bytes_at recent_topic
     cdef Py_ssize_t recent_bytes
     cdef MqttRoute recent
+    # The topic that was looked up last, if it is short: a client that has one topic needs no new
+    # object for it, nor its hash.
+    cdef bytes last_topic
 
     # State of a connection in the loop's passes.
     cdef public bint heard
@@ -148,56 +152,62 @@ cdef class MqttInput(MqttAnswers):
 
     def receive(self, data):
         """Take a read. The owner is called only for packets that are not plain."""
+        self.take_bytes(data if PyBytes_CheckExact(data) else bytes(data))
+
+    cdef int take_bytes(self, bytes data) except -1:
         cdef MqttPass turn = self.turn
         cdef bint clean = not turn.dirty
         cdef object event
         cdef int64_t staged = self.staged, staged_bytes = self.staged_bytes
         if self.suspended:
             self.owner.keep_unread(data)
-            return
+            return 0
         self.heard = True
         if clean:
             turn.now_ms = read_clock(turn.clock)
         try:
-            event = self.feed(data, turn.now_ms)
+            event = self._feed_bytes(data, turn.now_ms)
             if event is not None:
                 self.owner.take_packets(event)
         except OnelogError as error:
             self.owner.fail(error)
         finally:  # also after an error, staged records are written
-            self.finish(clean)
-        turn.received_bytes += len(data)
+            self._finish(clean)
+        turn.received_bytes += PyBytes_GET_SIZE(data)
         if self.staged != staged:
             turn.received_messages += self.staged - staged
             if self.charge is not None:
                 self.charge(self.staged - staged, self.staged_bytes - staged_bytes)
-        self.turn_bytes += len(data)
+        self.turn_bytes += PyBytes_GET_SIZE(data)
         if self.turn_bytes >= turn.bytes_max:
             self.turn_bytes = 0
             self.owner.rest()
+        return 0
 
     def finish(self, bint clean=True):
         """Have staged records written; let a session that reads the log go on."""
+        self._finish(clean)
+
+    cdef int _finish(self, bint clean) except -1:
         cdef MqttPass turn = self.turn
         if clean and turn.dirty:
             turn.tick_soon()
         if not self.output.live:
             self.owner.catch_up()
+        return 0
 
     # -- bytes in
 
     def feed(self, data, int64_t now_ms):
         """Take received bytes. Returns the next packet that the caller has to handle; None: all are
         done."""
+        return self._feed_bytes(data if PyBytes_CheckExact(data) else bytes(data), now_ms)
+
+    cdef object _feed_bytes(self, bytes data, int64_t now_ms):
         if self.feeding:
             raise InvalidRequest("this connection is being fed: `resolve` must not feed it")
-        if not PyBytes_CheckExact(data):
-            data = bytes(data)
         if PyBytes_GET_SIZE(data):
-            if self.held is None:
-                self.held = <bytes> data
-            else:
-                self.held = self.held[self.position :] + <bytes> data
+            self.held = data if self.held is None else self.held[self.position :] + data
             self.position = 0
         self.feeding = True
         try:
@@ -379,9 +389,17 @@ cdef class MqttInput(MqttAnswers):
 
     cdef bint _look_up(self, bytes_at at, Py_ssize_t size) except -1:
         """Make the topic's route the recent one. Returns False if it has none."""
-        cdef bytes topic = PyBytes_FromStringAndSize(<const char *> at, size)
-        cdef PyObject *found = PyDict_GetItem(self.routes, topic)
+        cdef bytes topic = self.last_topic
+        cdef PyObject *found
         cdef object route
+        if (
+            topic is None or PyBytes_GET_SIZE(topic) != size
+            or memcmp(at, PyBytes_AS_STRING(topic), size) != 0
+        ):
+            topic = PyBytes_FromStringAndSize(<const char *> at, size)
+            if size <= TOPIC_BYTES_KEPT:
+                self.last_topic = topic
+        found = PyDict_GetItem(self.routes, topic)
         self.recent_topic = NULL
         if found is not NULL:
             self.recent = <MqttRoute?> <object> found

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t
 from onelog.kernel._native.format cimport bytes_at
 from onelog.kernel._native.mqtt_flight cimport Flight
 from onelog.kernel._native.mqtt_sink cimport Sink
+from onelog.kernel._native.outbox cimport Outbox
 
 cdef class MqttOutput:
     cdef public object owner
@@ -13,8 +14,10 @@ cdef class MqttOutput:
     cdef public Py_ssize_t packet_bytes_max
     cdef public bint live
     cdef public bint touched
-    # Its writer; None: the owner takes the bytes.
-    cdef public object writer
+    # Its writer; None: the owner takes the bytes. If it is the `write` of a socket of ours, `outbox`
+    # is that socket.
+    cdef object call
+    cdef Outbox outbox
     # Whether its owner has to know of each delivery, because it keeps the state.
     cdef public bint kept
     # Topics that may have an alias, 0 for none (MQTT5 3.1.2.11.5); set it before subscribing.
@@ -25,6 +28,7 @@ cdef class MqttOutput:
     cdef Sink sink
     cdef Flight flight
 
+    cdef int write(self, bytes chunk) except -1
     cdef int next_packet(self, int32_t partition, int64_t offset, int qos) except -1
     cdef bint settle_packet(self, int packet_id) noexcept
     cdef int free_ids(self) noexcept

@@ -36,6 +36,7 @@ from onelog.kernel._native.mqtt_sink cimport (
     sink_space,
     write_publish,
 )
+from onelog.kernel._native.outbox cimport Outbox
 
 from onelog.base.errors import InvalidRequest, LimitExceeded, MessageTooLarge
 
@@ -66,6 +67,24 @@ cdef class MqttOutput:
     def __dealloc__(self):
         sink_drop(&self.sink)
         flight_close(&self.flight)
+
+    @property
+    def writer(self):
+        """What is called with bytes; None: the owner takes them."""
+        return self.call
+
+    @writer.setter
+    def writer(self, call):
+        cdef object owner = getattr(call, "__self__", None)
+        self.call = call
+        self.outbox = owner if isinstance(owner, Outbox) and call == owner.write else None
+
+    cdef int write(self, bytes chunk) except -1:
+        """Give bytes to the writer; there is one."""
+        if self.outbox is not None:
+            return self.outbox.put(chunk)
+        self.call(chunk)
+        return 0
 
     @property
     def room(self):

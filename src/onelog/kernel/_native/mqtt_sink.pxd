@@ -41,9 +41,10 @@ cdef struct Packet:
 
 
 cdef inline int sink_grow(Sink *sink, Py_ssize_t size, Py_ssize_t hint) except -1:
-    cdef Py_ssize_t room = sink.room + max(sink.room, size)
+    cdef Py_ssize_t room = sink.room + max(max(sink.room, size), min(hint, 16 * sink.room))
     if sink.data is NULL:
-        room = max(max(size, hint), SINK_BYTES_MIN)
+        # Most often a first packet stays the only one, and then nothing has to be cut off.
+        room = max(size, <Py_ssize_t> SINK_BYTES_MIN) if hint == 0 else size
         sink.data = sink_object(NULL, room)
     else:
         try:
@@ -56,7 +57,7 @@ cdef inline int sink_grow(Sink *sink, Py_ssize_t size, Py_ssize_t hint) except -
 
 
 cdef inline unsigned char *sink_space(Sink *sink, Py_ssize_t size, Py_ssize_t hint) except NULL:
-    """Where to write the next `size` bytes; a first object is made for `hint` bytes."""
+    """Where to write the next `size` bytes; up to `hint` bytes may follow."""
     if size > sink.room - sink.used:
         sink_grow(sink, size, hint)
     return sink_text(sink.data) + sink.used

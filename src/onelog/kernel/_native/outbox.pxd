@@ -1,6 +1,11 @@
-"""C face of the bytes that wait for a socket."""
+"""C face of the bytes of a socket: those that wait for it, and whoever takes those that come."""
 
 from onelog.kernel._native.epoll cimport iovec, ol_sending
+
+cdef class Receiver:
+    cdef int take_bytes(self, bytes data) except -1
+
+cdef Receiver receiver_of(object call)
 
 cdef class Outbox:
     cdef list chunks
@@ -12,6 +17,8 @@ cdef class Outbox:
     cdef Py_ssize_t high
     cdef Py_ssize_t low
 
+    cdef int put(self, object data) except -1
+    cdef int pause_if_over(self) except -1
     cdef int keep(self, object data) except -1
     cdef int fill(self, ol_sending *row, iovec *vectors, int most) except -1
     cdef int drop_sent(self, Py_ssize_t sent) except -1

@@ -15,6 +15,7 @@ from cpython.bytes cimport (
 cdef enum:
     # A view of so few bytes costs more than a copy.
     COPY_BYTES_MAX = 1024
+    HIGH_BYTES = 65536
 
 
 cdef class Piece:
@@ -53,8 +54,31 @@ cdef inline char *_start(object chunk) noexcept:
     return <char *> (<Piece> chunk).view.buf
 
 
+cdef class Receiver:
+    """Takes what a connection reads: its `receive` is a `data_received`, and can be called in C."""
+
+    def receive(self, data):
+        """Take a read."""
+        self.take_bytes(bytes(data))
+
+    cdef int take_bytes(self, bytes data) except -1:
+        raise NotImplementedError
+
+
+cdef Receiver receiver_of(object call):
+    """Whose `receive` this is; None: nobody's."""
+    cdef object owner = getattr(call, "__self__", None)
+    return owner if isinstance(owner, Receiver) and call == owner.receive else None
+
+
 cdef class Outbox:
-    """What one connection has to send."""
+    """What one connection has to send. A subclass says in `put` what its `write` does."""
+
+    def __cinit__(self):
+        self.high, self.low = HIGH_BYTES, HIGH_BYTES // 4
+
+    cdef int put(self, object data) except -1:
+        raise NotImplementedError
 
     def get_write_buffer_size(self):
         """Bytes that were written and that the system has not taken yet."""
@@ -63,6 +87,21 @@ cdef class Outbox:
     def get_write_buffer_limits(self):
         """The low and the high mark."""
         return self.low, self.high
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        """When `pause_writing` and `resume_writing` of the protocol are called."""
+        if high is None:
+            high = HIGH_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high}) must be >= low ({low}) must be >= 0")
+        self.high, self.low = high, low
+        self.pause_if_over()
+
+    cdef int pause_if_over(self) except -1:
+        """Tell the protocol to pause if more waits than the high mark."""
+        raise NotImplementedError
 
     cdef int keep(self, object data) except -1:
         """Add bytes behind those that wait."""

@@ -18,7 +18,8 @@ from onelog.kernel._native.epoll cimport (
     close_fd, epoll_create1, epoll_event, epoll_wait, iovec, ol_send, ol_send_all, ol_sending,
     ol_watch, shutdown,
 )
-from onelog.kernel._native.outbox cimport Outbox
+from onelog.kernel._native.loop_pass cimport LoopPass, pass_of
+from onelog.kernel._native.outbox cimport Outbox, Receiver, receiver_of
 from onelog.kernel._native.socket_accept cimport accept_socket
 from onelog.kernel._native.socket_read cimport READ_BYTES_LARGE, READ_BYTES_MAX, read_socket
 
@@ -28,7 +29,6 @@ import socket
 cdef enum:
     EVENTS_MAX = 256
     READS_MAX = 4
-    HIGH_BYTES = 65536
     PIECES_MAX = 1024
     SENDINGS_MAX = 256
     # So few sends do not let go of the interpreter: to get it back may take longer.
@@ -44,6 +44,7 @@ cdef class SocketSet:
     """Sockets that are watched together; all methods are called on the loop."""
 
     cdef object loop
+    cdef LoopPass passing
     cdef int fd
     cdef set transports
     cdef list dirty
@@ -61,6 +62,7 @@ cdef class SocketSet:
 
     def __init__(self, loop):
         self.loop = loop
+        self.passing = pass_of(loop)
         self.transports = set()
         self.dirty = []
         self.buffer = <char *> malloc(READ_BYTES_MAX)
@@ -111,7 +113,6 @@ cdef class SocketSet:
         made.owner = self
         made.peername = peername
         made.watched = EPOLLIN
-        made.high, made.low = HIGH_BYTES, HIGH_BYTES // 4
         self.transports.add(made)
         made.set_protocol(protocol)
         return made
@@ -127,27 +128,22 @@ cdef class SocketSet:
 
     def _wake(self):
         cdef int count, index
-        cdef bint was_soon = self.is_soon
-        if self.fd < 0:
+        cdef SocketTransport transport
+        if self.fd < 0 or not self.passing.begin():
             return
-        # What the reads lead to is written by callbacks that the loop has by the end of this call:
-        # the flush comes right behind them.
-        self.is_soon = True
         try:
             count = epoll_wait(self.fd, self.events, EVENTS_MAX, 0)
             for index in range(count):
-                (<SocketTransport> self.events[index].data.ptr).take_events(
-                    self.events[index].events
-                )
+                transport = <SocketTransport> self.events[index].data.ptr
+                transport.take_events(self.events[index].events)
         finally:
-            if not was_soon:
-                self.loop.call_soon(self.flush)
+            self.passing.end()
 
     cdef int note_dirty(self, SocketTransport transport) except -1:
         self.dirty.append(transport)
         if not self.is_soon:
             self.is_soon = True
-            self.loop.call_soon(self.flush)
+            self.passing.later(self.flush)
         return 0
 
     def _flush(self):
@@ -208,6 +204,8 @@ cdef class SocketTransport(Outbox):
     cdef SocketSet owner
     cdef object protocol
     cdef object receive
+    # Whose method `receive` is, if that is one of the kernel.
+    cdef Receiver receiver
     cdef object peername
     cdef object sock
     cdef int fd
@@ -238,6 +236,7 @@ cdef class SocketTransport(Outbox):
         """Call this protocol from now on. Its `data_received` is looked up once, here."""
         self.protocol = protocol
         self.receive = protocol.data_received
+        self.receiver = receiver_of(self.receive)
 
     def get_protocol(self):
         """Whom it calls."""
@@ -277,17 +276,6 @@ cdef class SocketTransport(Outbox):
         """Whether `write_eof` works: always."""
         return True
 
-    def set_write_buffer_limits(self, high=None, low=None):
-        """When `pause_writing` and `resume_writing` of the protocol are called."""
-        if high is None:
-            high = HIGH_BYTES if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high}) must be >= low ({low}) must be >= 0")
-        self.high, self.low = high, low
-        self.pause_if_over()
-
     # -- reading
 
     def pause_reading(self):
@@ -316,6 +304,7 @@ cdef class SocketTransport(Outbox):
     cdef bint read(self) except -1:
         """Read once. Returns whether there may be more."""
         cdef int problem
+        cdef Receiver receiver = self.receiver
         cdef object data = read_socket(self.fd, self.owner.buffer, self.is_large, &problem)
         if data is None:
             if problem != EAGAIN and problem != EINTR:
@@ -323,16 +312,23 @@ cdef class SocketTransport(Outbox):
             return 0
         self.is_large = PyBytes_GET_SIZE(data) >= READ_BYTES_LARGE
         try:
-            if data:
-                self.receive(data)
-            elif self.protocol.eof_received():
-                self.is_half_open = True
+            if PyBytes_GET_SIZE(data) == 0:
+                self._meet_end()
+            elif receiver is not None:
+                receiver.take_bytes(<bytes> data)
             else:
-                self.close()
+                self.receive(data)
         except Exception as error:
             self.protocol.faulted("data_received" if data else "eof_received", error)
             self.lose(error)
         return PyBytes_GET_SIZE(data) == READ_BYTES_MAX
+
+    cdef int _meet_end(self) except -1:
+        """The peer sends no more."""
+        self.is_half_open = bool(self.protocol.eof_received())
+        if not self.is_half_open:
+            self.close()
+        return 0
 
     cdef int watch_for(self, uint32_t kept) except -1:
         """Watch for what is wanted now. Events of `kept` stay, though nobody waits for them."""
@@ -359,9 +355,13 @@ cdef class SocketTransport(Outbox):
 
     def write(self, data):
         """Send bytes at the end of the pass, or when the peer has room."""
+        self.put(data)
+
+    cdef int put(self, object data) except -1:
         if self.may_write():
             self.keep(data)
             self.written()
+        return 0
 
     def writelines(self, chunks):
         """Send several pieces."""
@@ -490,7 +490,7 @@ cdef class SocketTransport(Outbox):
         except Exception as fault:
             self.protocol.faulted("connection_lost", fault)
         finally:
-            self.protocol = self.receive = None
+            self.protocol = self.receive = self.receiver = None
             self.fd = -1
             if self.is_shared:
                 self.sock.close()

@@ -70,6 +70,7 @@ from onelog.kernel.pure.kafka_view import (
     tag_batch,
     view_batches,
 )
+from onelog.kernel.pure.loop_pass import LoopPass, pass_of
 from onelog.kernel.pure.mqtt_acks import MqttPass, StageAcks, encode_acks
 from onelog.kernel.pure.mqtt_fanout import MqttFanout
 from onelog.kernel.pure.mqtt_input import MqttInput
@@ -156,6 +157,7 @@ __all__ = [
     "Ticker",
     "PartitionEnd",
     "LogEnd",
+    "LoopPass",
     "FeedSource",
     "MqttFanout",
     "MqttInput",
@@ -208,6 +210,7 @@ __all__ = [
     "parse_fetch",
     "parse_produce",
     "parse_request_header",
+    "pass_of",
     "pick_records",
     "place_batches",
     "scan_batches",

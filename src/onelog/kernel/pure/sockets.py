@@ -3,8 +3,9 @@
 Rules:
 - A wake-up of the set reads each ready socket until it is empty, at most `READS_MAX` times: few
   passes serve a flood, and it leaves the others their turn.
-- What is written in a pass of the loop goes out at the end of the pass, with one call for each
-  connection. When more than the high mark is collected, it goes out at once.
+- A wake-up is a pass (`loop_pass.py`): the tick that the reads lead to runs before it ends, and
+  then what was written goes out, with one call for each connection. What is written outside of a
+  wake-up goes out in the next pass of the loop. More than the high mark goes out at once.
 - A protocol is called as by asyncio: `connection_lost` once, by the loop, and never while the
   protocol itself calls the transport. `pause_writing` may come within `write`.
 - A read that raises ends its connection. Whatever a call of the protocol raises goes to the
@@ -25,6 +26,8 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final
 
+from onelog.kernel.pure.loop_pass import pass_of
+
 EVENTS_MAX: Final = 256
 READ_BYTES_MAX: Final = 256 * 1024
 READS_MAX: Final = 4
@@ -38,18 +41,20 @@ _OUT: Final = getattr(select, "EPOLLOUT", 4)
 class SocketSet:
     """Sockets that are watched together; all methods are called on the loop."""
 
-    __slots__ = ("_dirty", "_epoll", "_is_closing", "_is_soon", "_loop", "_transports", "is_closed")
+    __slots__ = ("_dirty", "_epoll", "_is_closing", "_is_soon", "_loop", "_pass",
+                 "_transports", "is_closed")  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         if not hasattr(select, "epoll"):
             raise OSError("this system has no epoll")
         self._loop = loop
+        self._pass = pass_of(loop)
         self._epoll = select.epoll()
         self._transports: dict[int, SocketTransport] = {}
         self._dirty: list[SocketTransport] = []
         """Transports with collected bytes, in the order of their first write."""
         self._is_soon = False
-        """Whether the loop is going to call `_flush`."""
+        """Whether the pass or the loop is going to call `_flush`."""
         self._is_closing = False
         self.is_closed = False
         """Whether the set is gone."""
@@ -92,23 +97,19 @@ class SocketSet:
             self._epoll.close()
 
     def _wake(self) -> None:
-        # What the reads lead to is written by callbacks that the loop has by the end of this call:
-        # the flush comes right behind them.
-        was_soon, self._is_soon = self._is_soon, True
-        try:
-            # All are looked up before any is called: a number may get another owner meanwhile.
-            found = self._epoll.poll(0, EVENTS_MAX)
-            for transport, events in [(self._transports[fd], events) for fd, events in found]:
-                transport._take_events(events)
-        finally:
-            if not was_soon:
-                self._loop.call_soon(self._flush)
+        self._pass.run(self._read_all)
+
+    def _read_all(self) -> None:
+        # All are looked up before any is called: a number may get another owner meanwhile.
+        found = self._epoll.poll(0, EVENTS_MAX)
+        for transport, events in [(self._transports[fd], events) for fd, events in found]:
+            transport._take_events(events)
 
     def _note_dirty(self, transport: SocketTransport) -> None:
         self._dirty.append(transport)
         if not self._is_soon:
             self._is_soon = True
-            self._loop.call_soon(self._flush)
+            self._pass.call_last(self._flush)
 
     def _flush(self) -> None:
         self._is_soon = False
