@@ -64,6 +64,7 @@ MODULES = [
     "kafka_view",
     "loop_pass",
     "outbox",
+    "sends",
     "sockets",
 ]
 DIRECTIVES = {

@@ -39,8 +39,20 @@ def kernel(request):
     return pytest.importorskip(f"onelog.kernel.{request.param}", exc_type=ImportError)
 
 
+@pytest.fixture(params=["epoll", "io_uring"])
+def make_set(request, kernel):
+    """Makes a set, whose sends go by io_uring in one of the two cases: all of them."""
+    if request.param == "epoll":
+        return kernel.SocketSet
+    try:
+        kernel.probe_ring()
+    except OSError as error:
+        pytest.skip(f"no ring: {error}")
+    return lambda loop: kernel.SocketSet(loop, 1)
+
+
 @pytest.fixture(params=sorted(LOOPS))
-def run(request, kernel):
+def run(request, make_set):
     """Runs a test on a loop, with a set. No error may go unseen, and nothing may stay open."""
 
     def on_loop(test: Callable[[Bench], Any]) -> None:
@@ -49,7 +61,7 @@ def run(request, kernel):
         async def main() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: seen.append(context))
-            bench = Bench(kernel.SocketSet(loop))
+            bench = Bench(make_set(loop))
             async with asyncio.timeout(20):
                 await test(bench)
             await bench.end()
@@ -416,10 +428,10 @@ def test_a_peer_that_is_gone_before_its_answer_harms_nobody_else(run, kernel):
     run(main)
 
 
-def test_a_tick_in_the_wake_up_of_another_set_is_sent_in_the_same_pass(run, kernel):
+def test_a_tick_in_the_wake_up_of_another_set_is_sent_in_the_same_pass(run, kernel, make_set):
     async def main(bench):
         passing = kernel.pass_of(bench.loop)
-        other = Bench(kernel.SocketSet(bench.loop))
+        other = Bench(make_set(bench.loop))
         publisher, sending = bench.connect()
         subscriber, listening = other.connect()
         heard = []
@@ -434,6 +446,32 @@ def test_a_tick_in_the_wake_up_of_another_set_is_sent_in_the_same_pass(run, kern
         await bench.passes()
         assert heard == [b"message"]
         await other.end()
+
+    run(main)
+
+
+def test_a_pass_of_many_sends_serves_all_although_some_peers_do_not_read(run):
+    """More sends than one call takes, full sockets, many pieces and peers that are gone."""
+
+    async def main(bench):
+        made = [bench.connect(4096 if at % 50 == 0 else 0) for at in range(300)]
+        gone = {7, 70, 299}
+        for at in gone:
+            reset(made[at][1])
+        await bench.passes()
+        for at, (noted, _peer) in enumerate(made):
+            if at % 50 == 0:
+                noted.transport.write(BLOB[: 1 << 16])
+            noted.transport.writelines([b"%d," % at, b"x" * 2000] * (1 + at % 3))
+        for at, (noted, peer) in enumerate(made):
+            wanted = (b"%d," % at + b"x" * 2000) * (1 + at % 3)
+            if at % 50 == 0:
+                wanted = BLOB[: 1 << 16] + wanted
+            if at in gone:
+                await noted.lost
+            else:
+                assert await bench.read(peer, len(wanted)) == wanted
+                assert not noted.lost.done()
 
     run(main)
 

@@ -42,6 +42,22 @@ def test_auto_takes_epoll_with_the_compiled_kernel(monkeypatch, compiled, chosen
     assert chosen_backend("loop") == "loop"
 
 
+@needs_epoll
+@pytest.mark.parametrize("works", [True, False])
+def test_a_wish_for_a_ring_is_epoll_where_the_system_refuses_rings(monkeypatch, works):
+    def probe() -> None:
+        if not works:
+            raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(sockets, "probe_ring", probe)
+    sockets.has_ring.cache_clear()
+    try:
+        assert chosen_backend("io_uring") == ("io_uring" if works else "epoll")
+        assert chosen_backend("auto") != "io_uring"
+    finally:
+        sockets.has_ring.cache_clear()
+
+
 def test_without_epoll_the_loop_serves_and_a_wish_for_epoll_is_refused(monkeypatch):
     monkeypatch.delattr(select, "epoll", raising=False)
     assert chosen_backend("auto") == "loop"

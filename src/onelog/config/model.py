@@ -343,12 +343,13 @@ class Net(Section, frozen=True, kw_only=True):
     """How connections are served."""
 
     backend: Annotated[
-        Literal["auto", "loop", "epoll"],
+        Literal["auto", "loop", "epoll", "io_uring"],
         Meta(
             description="What reads and writes plain TCP connections: the broker's own set of"
             " sockets (epoll), the event loop (loop), or the better one that works here (auto:"
-            " epoll for MQTT and AMQP, loop for Kafka). TLS, WebSocket, PROXY headers and HTTP"
-            " always have the event loop."
+            " epoll for MQTT and AMQP, loop for Kafka). io_uring is epoll whose sends go by a"
+            " ring; where the system refuses rings, as most containers do, it is epoll. TLS,"
+            " WebSocket, PROXY headers and HTTP always have the event loop."
         ),
     ] = "auto"
 

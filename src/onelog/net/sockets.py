@@ -3,6 +3,8 @@
 Rules:
 - `net.backend` names a row of `BACKENDS`, or is `auto`: the first row of `PREFERRED` that works.
   The interpreted kernel is slower than the loop's transports, so `auto` never chooses it.
+- `io_uring` is epoll whose sends go by a ring. Containers and hardened systems often refuse rings:
+  then it is epoll, and the log says why. `auto` never chooses it.
 - TLS, WebSocket, PROXY headers and HTTP have the loop's transports, whatever the key says.
 - All listeners of a loop share one set: one wake-up reads the connections of all protocols. It
   outlives its listeners until its last connection is gone.
@@ -14,25 +16,52 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from onelog.base.errors import ConfigError
-from onelog.kernel import COMPILED, SocketSet, SocketTransport
+from onelog.kernel import COMPILED, SocketSet, SocketTransport, probe_ring
 from onelog.observe import get_logger
 
 _log = get_logger("net")
 
 LOOP: Final = "loop"
+EPOLL: Final = "epoll"
+RING: Final = "io_uring"
 AUTO: Final = "auto"
 
+RING_FROM: Final = 5
+"""From how many sends of a pass on a ring makes them: fewer are as cheap without."""
+
 _Open = Callable[[asyncio.AbstractEventLoop], SocketSet]
+
+
+def _open_ring(loop: asyncio.AbstractEventLoop) -> SocketSet:
+    try:
+        return SocketSet(loop, RING_FROM)
+    except OSError as error:  # there was one at the start, and now the system has no more of them
+        _log.warning("io_uring cannot be used: epoll sends", error=str(error))
+        return SocketSet(loop)
+
 
 BACKENDS: Final[dict[str, tuple[_Open | None, Callable[[], bool]]]] = {
     # name: (how a set is opened, None: the loop serves; whether it works here)
     LOOP: (None, lambda: True),
-    "epoll": (SocketSet, lambda: hasattr(select, "epoll")),
+    EPOLL: (SocketSet, lambda: hasattr(select, "epoll")),
+    RING: (_open_ring, lambda: hasattr(select, "epoll")),
 }
-PREFERRED: Final = ("epoll",)
+PREFERRED: Final = (EPOLL,)
+
+
+@cache
+def has_ring() -> bool:
+    """Whether the system lets us send by io_uring. If not, the log says why, once."""
+    try:
+        probe_ring()
+    except OSError as error:
+        _log.warning("io_uring cannot be used: epoll sends", error=str(error))
+        return False
+    return True
 
 
 def chosen_backend(name: str) -> str:
@@ -44,7 +73,7 @@ def chosen_backend(name: str) -> str:
         raise ConfigError(
             f"net.backend = {name!r} does not work on this system: use {AUTO!r} or {LOOP!r}"
         )
-    return name
+    return EPOLL if name == RING and not has_ring() else name
 
 
 class SharedSockets:

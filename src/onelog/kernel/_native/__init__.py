@@ -104,6 +104,7 @@ from onelog.kernel._native.scan import (
     scan_batches,
     scan_valid,
 )
+from onelog.kernel._native.sends import probe_ring
 from onelog.kernel._native.sockets import SocketSet, SocketTransport
 from onelog.kernel._native.stage import (
     MqttRoute,
@@ -221,6 +222,7 @@ __all__ = [
     "pass_of",
     "pick_records",
     "place_batches",
+    "probe_ring",
     "scan_batches",
     "scan_valid",
     "select_records",

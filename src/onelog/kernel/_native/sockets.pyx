@@ -1,8 +1,8 @@
 """Sockets of our own, compiled: an epoll set inside the loop's, and the transports in it.
 
 Rules: the twin is the specification. Beyond it:
-- The sends of a pass are gathered and made one after the other without the interpreter. Meanwhile
-  nobody touches a transport: all of them belong to the loop's thread.
+- The sends of a pass are gathered and made without the interpreter (`sends.pyx`). Meanwhile nobody
+  touches a transport: all of them belong to the loop's thread.
 - The bytes of all sends are counted before any protocol is called.
 - Events carry the address of their transport. The set keeps a transport until the loop has told its
   protocol of the end, which is never in a wake-up.
@@ -15,11 +15,12 @@ from libc.stdlib cimport free, malloc
 
 from onelog.kernel._native.epoll cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SHUT_WR,
-    close_fd, epoll_create1, epoll_event, epoll_wait, iovec, ol_send, ol_send_all, ol_sending,
-    ol_watch, shutdown,
+    close_fd, epoll_create1, epoll_event, epoll_wait, iovec, ol_send, ol_sending, ol_watch,
+    shutdown,
 )
 from onelog.kernel._native.loop_pass cimport LoopPass, pass_of
 from onelog.kernel._native.outbox cimport Outbox, Receiver, receiver_of
+from onelog.kernel._native.sends cimport Sends
 from onelog.kernel._native.socket_accept cimport accept_socket
 from onelog.kernel._native.socket_read cimport READ_BYTES_LARGE, READ_BYTES_MAX, read_socket
 
@@ -31,8 +32,7 @@ cdef enum:
     READS_MAX = 4
     PIECES_MAX = 1024
     SENDINGS_MAX = 256
-    # So few sends do not let go of the interpreter: to get it back may take longer.
-    ALONE_MAX = 4
+    # A send of so few bytes does not let go of the interpreter: to get it back may take longer.
     ALONE_BYTES_MAX = 65536
 
 
@@ -56,11 +56,13 @@ cdef class SocketSet:
     cdef epoll_event events[EVENTS_MAX]
     cdef iovec vectors[PIECES_MAX]
     cdef ol_sending sendings[SENDINGS_MAX]
+    cdef Sends sends
 
     def __cinit__(self):
         self.fd = -1
 
-    def __init__(self, loop):
+    def __init__(self, loop, int ring_from=0):
+        self.sends = Sends(ring_from)
         self.loop = loop
         self.passing = pass_of(loop)
         self.transports = set()
@@ -124,6 +126,7 @@ cdef class SocketSet:
         self.loop.remove_reader(self.fd)
         close_fd(self.fd)
         self.fd = -1
+        self.sends.close()
         return 0
 
     def _wake(self):
@@ -178,11 +181,7 @@ cdef class SocketSet:
                 size += self.sendings[rows].size
                 rows += 1
             at += 1
-        if rows <= ALONE_MAX and size <= ALONE_BYTES_MAX:
-            ol_send_all(self.sendings, rows)
-        else:
-            with nogil:
-                ol_send_all(self.sendings, rows)
+        self.sends.make(self.sendings, rows, size)
         index = 0
         while start < at:
             transport = <SocketTransport> dirty[start]

@@ -97,7 +97,7 @@ from onelog.kernel.pure.scan import (
     scan_batches,
     scan_valid,
 )
-from onelog.kernel.pure.sockets import SocketSet, SocketTransport
+from onelog.kernel.pure.sockets import SocketSet, SocketTransport, probe_ring
 from onelog.kernel.pure.stage import MqttRoute, Stage
 from onelog.kernel.pure.sync_threads import SyncThreads, SyncTicket
 from onelog.kernel.pure.tick import Ticker
@@ -213,6 +213,7 @@ __all__ = [
     "pass_of",
     "pick_records",
     "place_batches",
+    "probe_ring",
     "scan_batches",
     "scan_valid",
     "select_records",

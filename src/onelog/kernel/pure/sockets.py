@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 from collections.abc import Iterable
@@ -38,13 +39,21 @@ _IN: Final = getattr(select, "EPOLLIN", 1)
 _OUT: Final = getattr(select, "EPOLLOUT", 4)
 
 
+def probe_ring() -> None:
+    """Find out whether io_uring can send. Raises OSError: the interpreted kernel cannot use it."""
+    raise OSError(errno.ENOSYS, "the interpreted kernel has no io_uring")
+
+
 class SocketSet:
     """Sockets that are watched together; all methods are called on the loop."""
 
     __slots__ = ("_dirty", "_epoll", "_is_closing", "_is_soon", "_loop", "_pass",
                  "_transports", "is_closed")  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring_from: int = 0) -> None:
+        """`ring_from`: from how many sends of a pass on they go by io_uring; 0: they never do."""
+        if ring_from:
+            probe_ring()
         if not hasattr(select, "epoll"):
             raise OSError("this system has no epoll")
         self._loop = loop
