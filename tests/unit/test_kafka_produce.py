@@ -67,6 +67,26 @@ async def test_requests_of_one_pass_are_one_write_and_each_has_its_own_offset(he
     assert values(here.log()) == [b"a", b"b", b"c", b"d"]
 
 
+async def test_a_large_batch_that_came_in_several_reads_is_stored_as_it_came(here, writes):
+    """It is written from the buffer of its frame; batches of one pass are one write."""
+    client, sent = here.client(), batch(b"a" * 50_000, b"b" * 50_000)
+    for batches in ([sent], [sent, batch(b"c"), sent]):
+        before, start = writes["write"], here.log().end_offset
+        data = b"".join(client.produce(one) for one in batches)
+        for at in range(0, len(data), 70_000):
+            client.send(data[at : at + 70_000])
+        answers = await client.wait_for(len(batches))
+        assert {rows_of(body)[0][1] for _, body in answers[-len(batches) :]} == {0}
+        assert writes["write"] == before + 1
+        stored = bytes(here.log().read(start, 1 << 20))
+        infos = scan_batches(stored)
+        for info, one in zip(infos, batches, strict=True):
+            at = info.position
+            assert stored[at + 21 : at + info.size_bytes] == one[21:]
+        assert [info.base_offset for info in infos] == [start, start + 2, start + 3][: len(infos)]
+        assert infos[-1].last_offset + 1 == here.log().end_offset
+
+
 async def test_the_bytes_of_a_batch_are_stored_as_they_came(here):
     """I6. Only the base offset and the leader epoch, which its CRC does not cover, are set."""
     client, sent = here.client(), batch(b"a", b"b", codec=1)

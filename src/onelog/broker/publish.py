@@ -323,7 +323,7 @@ class Publisher:
             self._take_publish(principal, info.count, info.size_bytes)
         return repeated
 
-    def put_batches(self, target: PartitionHandle, data: bytearray) -> list[BatchInfo]:
+    def put_batches(self, target: PartitionHandle, data: bytearray | memoryview) -> list[BatchInfo]:
         """Append batches that were admitted, no two of one producer, as one write, now."""
         if self.dirty:
             self.tick()  # records that came first are written first

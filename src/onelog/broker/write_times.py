@@ -61,7 +61,7 @@ class NotedPublisher(Publisher):
         for stage in dirty:
             self.write_times.note(stage.owner.partition, now_ns)
 
-    def put_batches(self, target: PartitionHandle, data: bytearray) -> list[BatchInfo]:
+    def put_batches(self, target: PartitionHandle, data: bytearray | memoryview) -> list[BatchInfo]:
         """Append batches that were admitted."""
         if self.dirty:
             self.tick()  # its writes come first, and are noted first

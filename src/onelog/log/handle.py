@@ -278,9 +278,9 @@ class PartitionHandle(Protocol):
         """Check a batch that a client built: None to go on, or the append that it repeats."""
         ...
 
-    def append_checked(self, data: bytearray) -> list[BatchInfo]:
+    def append_checked(self, data: bytearray | memoryview) -> list[BatchInfo]:
         """Append batches that `check_batch` let pass, no two of one producer. Returns them as
-        stored."""
+        stored. They belong to the partition from now on."""
         ...
 
     async def trim(self, start: Offset) -> None:

@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 from onelog.base.errors import (
     InvalidRecords,
@@ -185,18 +186,20 @@ class Partition(LocalReads):
             return NO_TIME  # the answer can do without it, and does not wait for the disk
         return append_time_of(scan_batches(data, 0, False)[0]) if data else NO_TIME
 
-    def append_checked(self, data: bytearray) -> list[BatchInfo]:
+    def append_checked(self, data: bytearray | memoryview) -> list[BatchInfo]:
         """Append batches that `check_batch` let pass, no two of one producer. Returns them as
         stored.
 
-        Their offsets are written into `data`.
+        Their offsets are written into `data`, which belongs to the partition from now on.
         """
         self._refuse()
+        if self.visible.feeds and isinstance(data, memoryview):
+            data = bytearray(data)  # feeds may keep it, and would keep all that is behind the view
         placed = place_batches(data, self.end_offset, self.leader_epoch)
         if self.stamps:
             now_ms = self.shared.clock.now_ms()
             placed = [stamp_batch(data, info, now_ms) for info in placed]
-        self._write(data, placed, None)
+        self._write(cast("bytearray", data), placed, None)  # no feed sees a view
         return placed
 
     def append_marker(

@@ -107,7 +107,7 @@ def plain_batch(data: Buffer, info: BatchInfo, records: bytes | None) -> bytes:
     return bytes(out)
 
 
-def stamp_batch(data: bytearray, info: BatchInfo, now_ms: int) -> BatchInfo:
+def stamp_batch(data: bytearray | memoryview, info: BatchInfo, now_ms: int) -> BatchInfo:
     """Give all records of a batch one time, in place: the time of the append."""
     stamped = info._replace(
         attributes=info.attributes | ATTR_LOG_APPEND_TIME, max_timestamp_ms=now_ms
@@ -127,7 +127,7 @@ def set_latest_time(data: bytearray, info: BatchInfo, latest_ms: int) -> BatchIn
     return timed
 
 
-def _write_times(data: bytearray, info: BatchInfo) -> None:
+def _write_times(data: bytearray | memoryview, info: BatchInfo) -> None:
     position = info.position
     _ATTRIBUTES_FIELD.pack_into(data, position + _ATTRIBUTES_AT, info.attributes)
     _TIME_FIELD.pack_into(data, position + _MAX_TIMESTAMP_AT, info.max_timestamp_ms)

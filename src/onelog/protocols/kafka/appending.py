@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Bytes for a partition after which they are written before the pass ends."""
 
+IN_PLACE_BYTES: Final = 32 * 1024
+"""A batch of so many bytes in a buffer that nobody else uses is not copied."""
+
 _NO_OFFSET: Final = Offset(-1)
 
 
@@ -44,9 +47,24 @@ class _PartitionWrite:
 
     def __init__(self, target: StreamPartition) -> None:
         self.target = target
-        self.data = bytearray()
+        self.data: bytearray | memoryview = bytearray()
         self.parts: list[Part] = []
         self.senders: set[int] = set()
+
+    def put(self, data: Buffer) -> None:
+        """Add a checked batch. A large one that is alone is written from where it lies."""
+        if isinstance(self.data, bytearray):
+            if (
+                self.data
+                or not isinstance(data, memoryview)
+                or data.readonly
+                or len(data) < IN_PLACE_BYTES
+            ):
+                self.data += data
+            else:
+                self.data = data
+        else:
+            self.data = bytearray().join((self.data, data))
 
 
 class Appends:
@@ -88,7 +106,7 @@ class Appends:
         if run is None:
             run = self._runs[log] = _PartitionWrite(target)
             self._flush_soon()
-        run.data += data
+        run.put(data)
         run.parts.append(part)
         if info.producer_id >= 0:
             run.senders.add(info.producer_id)

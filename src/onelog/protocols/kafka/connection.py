@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.broker import Principal, note_failed_login
-from onelog.kernel import parse_request_header, split_frames
+from onelog.kernel import parse_request_header
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport, Throttled
 from onelog.observe import get_logger
 from onelog.protocols.kafka.admin.auditing import note_request
@@ -34,6 +34,7 @@ from onelog.protocols.kafka.codec import (
 )
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
+from onelog.protocols.kafka.frames import Frame, FrameCutter
 from onelog.protocols.kafka.handlers import HANDLERS
 from onelog.protocols.kafka.producing import Produce
 from onelog.protocols.kafka.refusals import error_body
@@ -50,8 +51,6 @@ _log = get_logger("kafka")
 BUG: Final = "kafka-request"
 """Incidents: an unexpected error in a request ended its connection."""
 
-Frame = tuple[bytes | bytearray, int, int]
-"""A request: the buffer that holds it, where it begins and where it ends in it."""
 RawStep = Callable[[bytes], Coroutine[Any, Any, bytes]]
 """Answers a frame that is no request."""
 
@@ -92,7 +91,7 @@ class Connection(Throttled):
         self.on_raw_frame: RawStep | None = None
         """Set while tokens of a login come as bare frames (SASL handshake v0)."""
         self._transport: StreamTransport | None = None
-        self._buffer = bytearray()
+        self._cutter = FrameCutter()
         self._frames: deque[Frame] = deque()
         self._frame_bytes = 0
         self._read_bytes = 0
@@ -175,21 +174,10 @@ class Connection(Throttled):
         hub.counters.received_bytes += len(data)
         self._last_request_at = hub.loop.time()
         self._read_bytes += len(data)
-        buffer: bytes | bytearray = data
-        if self._buffer:
-            self._buffer += data
-            buffer = self._buffer
         try:
-            whole, rest, needed = split_frames(buffer, 0, self.frame_bytes_max)
-            # Whole frames are passed on without a copy; the next bytes get a new buffer.
-            if rest or buffer is data:
-                self._buffer = bytearray(buffer[rest:])
-            for start, end in whole:
-                self._frames.append((buffer, start, end))
-                self._frame_bytes += end - start
+            self._frame_bytes += self._cutter.take(data, self.frame_bytes_max, self._frames)
             self._begin_frames()
-            if needed < 0:
-                split_frames(self._buffer, 0, self.frame_bytes_max)  # raises
+            self._cutter.check(self.frame_bytes_max)
         except OnelogError as error:
             self.fail(error)
 

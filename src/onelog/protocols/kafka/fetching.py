@@ -34,7 +34,8 @@ from onelog.protocols.kafka.views.looking import RUN_BYTES
 if TYPE_CHECKING:
     from onelog.kernel.types import FetchRequest
     from onelog.protocols.kafka.answers import AnswerSlot
-    from onelog.protocols.kafka.connection import Connection, Frame
+    from onelog.protocols.kafka.connection import Connection
+    from onelog.protocols.kafka.frames import Frame
 
 _READ_COMMITTED: Final = 1
 _ABORTED_BYTES: Final = 16

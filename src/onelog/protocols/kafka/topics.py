@@ -184,7 +184,7 @@ class StreamPartition:
             self._stream, self.log, info, principal, self._resource
         )
 
-    def write(self, data: bytearray) -> list[BatchInfo]:
+    def write(self, data: bytearray | memoryview) -> list[BatchInfo]:
         """Append checked batches, now. Returns them as stored. Raises OnelogError."""
         return self._broker.publisher.put_batches(self.log, data)
 
