@@ -94,7 +94,7 @@ class Probes:
 
     async def _viewer(self, request: Request) -> Caller:
         caller, _cookie = await self._gatekeeper.admit(request, AdminRole.VIEWER)
-        caller.need(AdminRole.VIEWER, f"GET {request.url.path}")
+        caller.need(AdminRole.VIEWER, f"GET {request.scope['path']}")
         return caller
 
     def _sight(self, caller: Caller) -> Sight:

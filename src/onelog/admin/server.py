@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import uvicorn
@@ -37,6 +37,8 @@ HEAD_BYTES_MAX: Final = 128 * 1024
 """Bytes of one request apart from its body: line, headers, the frames of chunks, trailers."""
 PARTING_S: Final = 2.0
 """How long a peer that was sent away may go on sending."""
+_HEAD_OF_BODY: Final = b"\r\ncontent-length: "
+"""An answer without a length is a stream: its head is of use before there is a body."""
 _REFUSAL_BODY: Final = (
     b'{"error":{"code":"unavailable","message":"too many requests at once: try again in a second,'
     b' or raise connections_max of this listener"}}'
@@ -48,9 +50,54 @@ _REFUSAL: Final = (
 )
 
 
+class JoinedWrites:
+    """The loop's transport as uvicorn has it: the head of an answer waits for the body.
+
+    uvicorn writes one after the other, and each write is a call of the system.
+    """
+
+    def __init__(self, lower: asyncio.Transport) -> None:
+        self._lower = lower
+        self._head = b""
+        self.abort = lower.abort
+        self.can_write_eof = lower.can_write_eof
+        self.get_extra_info = lower.get_extra_info
+        self.get_write_buffer_size = lower.get_write_buffer_size
+        self.is_closing = lower.is_closing
+        self.pause_reading = lower.pause_reading
+        self.resume_reading = lower.resume_reading
+        self.set_protocol = lower.set_protocol
+
+    def write(self, data: bytes) -> None:
+        """Write, unless it is the head of an answer whose body is to come."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.endswith(b"\r\n\r\n") and _HEAD_OF_BODY in data:
+            self._head = data
+            return
+        self._lower.write(data)
+
+    def let_go(self) -> None:
+        """Write what is held: no body came."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._lower.write(head)
+
+    def write_eof(self) -> None:
+        """Send what waits, and say that nothing more comes."""
+        self.let_go()
+        self._lower.write_eof()
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        self.let_go()
+        self._lower.close()
+
+
 class WatchedHttp(HttpToolsProtocol):
     """uvicorn's connection; it pauses by itself, and waits no longer than this for its peer."""
 
+    _joined: JoinedWrites
     _watch: WriteWatch
     _patience: Deadline
     _head_bytes = 0
@@ -64,7 +111,8 @@ class WatchedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection stands."""
-        super().connection_made(transport)
+        self._joined = JoinedWrites(transport)
+        super().connection_made(cast("asyncio.Transport", self._joined))
         loop = asyncio.get_running_loop()
         self._watch = WriteWatch(
             transport, Deadline(loop), WRITE_TIMEOUT_S, transport.abort, _nothing
@@ -155,6 +203,7 @@ class WatchedHttp(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """An answer is complete."""
+        self._joined.let_go()
         self._was_answered = True
         if self.cycle.response_complete:  # else a request that came behind it is next
             self._admission.leave_place(self)

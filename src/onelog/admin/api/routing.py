@@ -64,7 +64,7 @@ class ApiRouter:
             caller, credentials = await self._gatekeeper.admit(request, row.role)
             await self._desk.share.breathe()
             if isinstance(row, EventStream):
-                caller.need(row.role, f"{request.method} {request.url.path}")
+                caller.need(row.role, f"{request.method} {request.scope['path']}")
                 return await self._stream(request, row, caller)
             with noted(self._desk, row, request, caller) as note:
                 return await self._call(request, row, caller, credentials, note)
@@ -79,7 +79,7 @@ class ApiRouter:
         credentials: str,
         note: RequestNote,
     ) -> Response:
-        caller.need(row.role, f"{request.method} {request.url.path}")
+        caller.need(row.role, f"{request.method} {request.scope['path']}")
         note.names = _names(request)
         note.query = _query(request, row.query)
         note.body = await _body(request, row.body)
@@ -89,7 +89,7 @@ class ApiRouter:
             note.body,
             caller,
             peer_host(request),
-            request.url.scheme == "https",
+            request.scope["scheme"] == "https",
             credentials=credentials,
         )
         result = note.made = await row.handler(call)
@@ -105,7 +105,7 @@ class ApiRouter:
             None,
             caller,
             peer_host(request),
-            request.url.scheme == "https",
+            request.scope["scheme"] == "https",
             recheck=lambda: self._gatekeeper.identify(request, row.role)[0],
         )
         source: AsyncIterator[bytes] = await row.handler(call)
@@ -133,7 +133,7 @@ def _query(request: Request, kind: type[Any]) -> Any:
     except msgspec.ValidationError as error:
         known = ", ".join(kind.__struct_fields__) or "none"
         raise InvalidRequest(
-            f"the query does not fit: {error}; {request.url.path} takes: {known}"
+            f"the query does not fit: {error}; {request.scope['path']} takes: {known}"
         ) from None
 
 

@@ -2,8 +2,9 @@
 
 Rules: the API does a piece of work, then waits until the loop had `1 / SHARE` times as long for
 others. That holds for all requests together: they queue for their turn, first come first served.
-Work that may be long calls `breathe` after each row, so that no piece lasts much longer than
-`PIECE_S`: a message that comes meanwhile waits for the end of the piece. What a request costs is
+Work that may be long calls `breathe` after each row and after each step, so that no piece lasts
+much longer than `PIECE_S`: a message that comes meanwhile waits for the end of the piece, and for
+no other one. So the length of pieces, not the share, is what messages see. What a request costs is
 measured, not guessed: `metered` counts the time between two waits. A probe of health does not wait
 for its turn, and a scrape of metrics waits only before it begins; both are paid for by the requests
 after them.
@@ -17,16 +18,26 @@ from collections.abc import Coroutine, Generator, Iterator
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from onelog.observe import Sample
 
 SHARE: Final = 0.15
 """Of the loop's time, at most, while requests wait."""
-PIECE_S: Final = 0.0001
-"""How long a piece of a long answer lasts before others have their turn."""
+PIECE_S: Final = 0.00006
+"""How long a piece of work lasts before it looks for its end."""
+TIMER_S: Final = 0.001
+"""What the loop's timers can count. Less is owed until it is as much as this."""
 
 T = TypeVar("T")
+
+
+async def _step_back() -> None:
+    """Let everything that came meanwhile run first.
+
+    After one pass of the loop the messages that came are read, and what is to be done with them
+    waits behind us. So there is a second pass.
+    """
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 class LoopShare:
@@ -48,7 +59,11 @@ class LoopShare:
         """Wait until a piece may begin; if one runs, it ends here."""
         self._end_piece()
         async with self._lock:
-            await asyncio.sleep(max(0.0, self._free_at - perf_counter()))
+            owed_s = self._free_at - perf_counter()
+            if owed_s >= TIMER_S:
+                await asyncio.sleep(owed_s)
+            else:
+                await _step_back()
 
     async def breathe(self) -> None:
         """Let others have their turn, if this piece was long enough."""
@@ -58,7 +73,7 @@ class LoopShare:
     async def pass_on(self) -> None:
         """Let others have their turn, if this piece was long enough; what it took is owed."""
         if self._is_long():
-            await asyncio.sleep(0)
+            await _step_back()
 
     def _is_long(self) -> bool:
         return self._began is None or perf_counter() - self._began >= PIECE_S
@@ -101,20 +116,3 @@ class LoopShare:
         yield Sample("onelog_api_pieces_total", about, "counter", self.pieces)
         about = "The longest piece of work of the admin API on the event loop since the start."
         yield Sample("onelog_api_piece_max_seconds", about, "gauge", self.longest_s)
-
-
-class Paced:
-    """Lets requests wait for their share of the loop: the outermost layer of an application."""
-
-    def __init__(self, app: ASGIApp, *, share: LoopShare) -> None:
-        self._app = app
-        self._share = share
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on when its turn comes."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if not scope["path"].startswith("/health/"):
-            await self._share.turn()
-        await self._share.metered(self._app(scope, receive, send))  # type: ignore[arg-type]

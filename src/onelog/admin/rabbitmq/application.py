@@ -11,16 +11,14 @@ import math
 import re
 from typing import Any, Final
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onelog.admin.api.errors import BUG
-from onelog.admin.api.share import LoopShare, Paced
+from onelog.admin.api.share import LoopShare
+from onelog.admin.dispatching import Dispatcher
 from onelog.admin.guard import names_loopback
 from onelog.admin.rabbitmq.broker_paths import BrokerPaths
 from onelog.admin.rabbitmq.connection_paths import ConnectionPaths
@@ -65,7 +63,7 @@ _STATUS: Final[dict[type[OnelogError], tuple[int, str]]] = {
 """Our error → status and RabbitMQ's word; the nearest base class counts."""
 
 
-def build_management(desk: Desk) -> Starlette:
+def build_management(desk: Desk) -> Dispatcher:
     """The management application."""
     groups = (BrokerPaths, TopologyPaths, ConnectionPaths, UserPaths, DefinitionPaths)
     routes = [route for group in groups for route in desk.routes(group(desk).table())]
@@ -75,17 +73,17 @@ def build_management(desk: Desk) -> Starlette:
     async def index(_request: Request) -> Response:
         return answer({"name": "onelog", "paths": [route.path for route in routes]})
 
-    application = Starlette(
-        routes=[*routes, Route("/", index), Route("/api", index)],
-        middleware=[Middleware(Paced, share=LoopShare()), Middleware(Guard)],
-        exception_handlers={
+    return Dispatcher(
+        [*routes, Route("/", index), Route("/api", index)],
+        share=LoopShare(),
+        guard=_refusal,
+        errors={
             HTTPException: _on_http_error,
             OnelogError: _on_own_error,
             Exception: _on_bug,
         },
+        troubles=desk.troubles,
     )
-    application.state.troubles = desk.troubles
-    return application
 
 
 def refuse(status: int, error: str, reason: Any, headers: dict[str, str] | None = None) -> Response:
@@ -93,32 +91,16 @@ def refuse(status: int, error: str, reason: Any, headers: dict[str, str] | None 
     return answer({"error": error, "reason": reason}, status, headers)
 
 
-class Guard:
-    """Refuses other names of this machine and pages of other sites, then splits the path."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
-        if scope["type"] == "http":
-            refusal = self._refusal(Request(scope), scope["raw_path"])
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-            path = scope["raw_path"].decode("latin-1").rstrip("/") or "/"
-            scope = {**scope, "path": path}
-        await self._app(scope, receive, send)
-
-    def _refusal(self, request: Request, raw_path: bytes) -> Response | None:
-        if not names_loopback(request.headers.get("host", "")):
-            return refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
-        origin = request.headers.get("origin")
-        if origin is not None and not names_loopback(origin.partition("://")[2]):
-            return refuse(403, "wrong_origin", "pages of other sites may not ask here")
-        if _BAD_ESCAPE.search(raw_path):
-            return refuse(400, "bad_request", "bad_percent_encoding")
-        return None
+def _refusal(request: Request, raw_path: bytes) -> Response | None:
+    """Refuse other names of this machine, pages of other sites, and bad paths."""
+    if not names_loopback(request.headers.get("host", "")):
+        return refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
+    origin = request.headers.get("origin")
+    if origin is not None and not names_loopback(origin.partition("://")[2]):
+        return refuse(403, "wrong_origin", "pages of other sites may not ask here")
+    if _BAD_ESCAPE.search(raw_path):
+        return refuse(400, "bad_request", "bad_percent_encoding")
+    return None
 
 
 async def _on_http_error(_request: Request, error: Exception) -> Response:
