@@ -13,6 +13,7 @@ import time
 from time import perf_counter, thread_time
 
 from onelog.admin.api.share import PIECE_S, SHARE, LoopShare
+from onelog.broker import LOCAL, Message
 from onelog.observe import LoopLag, Registry, Sample
 from onelog.observe.loop_lag import EVERY_S
 from tests.support.admin import admin_api, client_of
@@ -51,6 +52,51 @@ async def test_a_turn_within_a_piece_waits_for_what_the_piece_took():
 
     await share.metered(answer())
     assert min(waits) >= 0.002 * (1 / SHARE - 1) * 0.9
+
+
+async def test_each_row_and_each_step_of_an_answer_may_end_a_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("onelog.admin.api.share.PIECE_S", 0.0)
+    async with admin_api(tmp_path) as api:
+        rows = [Message("a", b"1")] * 20
+        await api.broker.publish_many(rows, principal=LOCAL)
+        for path, pieces in (("/messages?limit=20", 25), ("/overview", 10), ("/connections", 4)):
+            before = api.desk.share.pieces
+            assert (await api.get(path)).status_code == 200
+            assert api.desk.share.pieces - before >= pieces, path
+
+
+async def test_what_came_during_a_piece_is_done_before_the_next_one():
+    share, order = LoopShare(), []
+    loop = asyncio.get_running_loop()
+
+    def message_comes() -> None:
+        loop.call_soon(order.append, "message")  # as a read schedules the tick
+
+    async def answer() -> None:
+        work_for(2 * PIECE_S)
+        loop.call_soon(message_comes)
+        await share.pass_on()
+        order.append("piece")
+
+    await share.metered(answer())
+    assert order == ["message", "piece"]
+
+
+async def test_the_system_is_asked_about_the_process_once_a_second_at_most(tmp_path):
+    async with admin_api(tmp_path) as api:
+        registry, asked = Registry(api.desk.troubles), 0
+        ask = registry._ask_process
+
+        def counted() -> list[bytes]:
+            nonlocal asked
+            asked += 1
+            return ask()
+
+        registry._ask_process = counted
+        async with client_of(api.desk, metrics=registry) as client:
+            texts = [(await client.get("/metrics")).text for _ in range(3)]
+        assert all("process_resident_memory_bytes" in text for text in texts)
+        assert asked < 3
 
 
 async def test_a_scrape_is_paid_for_and_lets_others_run_between_its_sources(tmp_path):
@@ -111,7 +157,8 @@ async def test_a_loop_that_nobody_held_shows_its_last_minute_only():
 STREAMS = 200
 ROUNDS = 5
 ASKS = """
-import http.client, itertools, sys
+import http.client, itertools, os, sys
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # its own work is not what is measured
 connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
 paths = ["/metrics", "/api/v1/overview", "/api/v1/streams?limit=1000", "/api/v1/topics"]
 for path in itertools.cycle(paths):

@@ -13,7 +13,8 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import server
+from onelog.net import accepting, server
+from onelog.net.accepting import AcceptTurns
 from tests.support.listening import SERVED, listening, run_on, server_tls, write_tls_files
 
 CROWD = 40
@@ -44,7 +45,11 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["tcp", "tls"])
-def test_a_pass_of_the_loop_accepts_few_and_all_come_in_at_last(on_loop, files, secure):
+def test_a_pass_of_the_loop_accepts_few_and_all_come_in_at_last(
+    on_loop, files, secure, monkeypatch
+):
+    monkeypatch.setattr(accepting, "PASS_S", 1e-9)  # whatever one takes, there is no time for two
+
     async def main():
         passes = 0
         accepted: collections.Counter[int] = collections.Counter()
@@ -70,9 +75,39 @@ def test_a_pass_of_the_loop_accepts_few_and_all_come_in_at_last(on_loop, files, 
             with crowd(running.port):
                 loop.call_soon(tick)
                 await everybody.wait()
-        assert max(accepted.values()) <= server.ACCEPTS_PER_PASS < CROWD
+        assert max(accepted.values()) <= server.LOOP_ACCEPTS < CROWD
 
     on_loop(main)
+
+
+async def test_all_listeners_of_a_loop_share_the_time_of_a_pass(monkeypatch):
+    monkeypatch.setattr(accepting, "PASS_S", 1e-9)
+    loop = asyncio.get_running_loop()
+    turns = AcceptTurns.of(loop)
+    assert AcceptTurns.of(loop) is turns
+    served = []
+    for _ in range(6):  # a storm at both: the one that went without comes first in the next pass
+        for name in ("first", "second"):
+            while turns.begin(name, loop):
+                served.append(name)
+                turns.end()
+        await asyncio.sleep(0)
+    assert served == ["first", "second"] * 3
+
+
+async def test_a_listener_that_has_gone_keeps_no_other_one_waiting(monkeypatch):
+    monkeypatch.setattr(accepting, "PASS_S", 1e-9)
+    loop = asyncio.get_running_loop()
+    turns = AcceptTurns.of(loop)
+    assert turns.begin("here", loop)
+    turns.end()
+    assert not turns.begin("gone", loop)
+    await asyncio.sleep(0)
+    passes = 0
+    while not turns.begin("here", loop):
+        await asyncio.sleep(0)
+        passes += 1
+    assert passes == 1
 
 
 def test_a_silent_connection_keeps_few_objects_for_the_collector():

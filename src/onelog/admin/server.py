@@ -12,6 +12,7 @@ and who is sent away with a 503. Renewed certificates take effect without a rest
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from functools import partial
 from typing import Any, Final, cast
@@ -267,6 +268,8 @@ class HttpServer:
                 "machines, and what it serves has no credentials yet: use 127.0.0.1, ::1 or "
                 "localhost"
             )
+        # uvicorn warns of each request that is no HTTP: whoever sends those could fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._listener = listener
         self._tls = tls
         self.admission = Admission(connections_max)

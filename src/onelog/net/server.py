@@ -30,6 +30,7 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import ProtocolViolation
 from onelog.base.networks import is_within, parse_networks
 from onelog.net import proxy as proxy_header
+from onelog.net.accepting import AcceptTurns
 from onelog.net.client_hello import wait_for_hello
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
@@ -47,9 +48,8 @@ HANDSHAKE: Final = "handshake"
 CONNECTION: Final = "connection"
 """Incidents: a protocol raised an error that it does not know when its connection called it."""
 BACKLOG: Final = 1_024
-ACCEPTS_PER_PASS: Final = 4
-"""Connections accepted per wake-up of the loop, so that a storm does not starve the others: each
-takes some 100 µs, and the rest wait in the system's backlog."""
+LOOP_ACCEPTS: Final = 4
+"""Connections that the loop's own server accepts in a pass, at most."""
 
 ACCEPT_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the process ran out of open files."""
@@ -101,7 +101,8 @@ class ServedListener:
         self._accepting: list[socket.socket] = []
         is_plain = tls is None and websocket is None and proxy is None
         self._sockets: SharedSockets | None = open_sockets(backend) if is_plain else None
-        self._take: Callable[[socket.socket], None] = (
+        self._turns = AcceptTurns.of(self._loop)
+        self._take: Callable[[socket.socket], bool] = (
             self._accept if self._sockets is None else partial(self._accept_own, self._sockets)
         )
         self._handshakes: dict[asyncio.Task[None], _Guard] = {}
@@ -116,7 +117,7 @@ class ServedListener:
                 # The loop's own server: the cheapest way to accept. asyncio accepts a whole backlog
                 # per pass, so it gets a small one; uvloop accepts one connection.
                 make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
-                server = await self._loop.create_server(make, sock=sock, backlog=ACCEPTS_PER_PASS)
+                server = await self._loop.create_server(make, sock=sock, backlog=LOOP_ACCEPTS)
                 sock.listen(BACKLOG)
                 self._servers.append(server)
             else:
@@ -124,7 +125,7 @@ class ServedListener:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.listen(BACKLOG)
                 self._accepting.append(sock)
-                self._loop.add_reader(sock.fileno(), self._take, sock)
+                self._loop.add_reader(sock.fileno(), self._accept_some, sock)
 
     def close(self) -> None:
         """Accept no more, end handshakes, leave connections alone. Idempotent."""
@@ -148,49 +149,55 @@ class ServedListener:
 
     # ---- accepting ourselves: for our own sockets, and before TLS and the PROXY header ----
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_PASS):
+    def _accept_some(self, listening: socket.socket) -> None:
+        """Accept as many connections as there is time for in this pass (`accepting.py`)."""
+        more = True
+        while more and self._turns.begin(self, self._loop):
             try:
-                sock, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                more = self._take(listening)
             except OSError as error:
                 self._accept_failed(listening, error)
-                return
-            sock.setblocking(False)
-            if not self.gate.enter():
-                sock.close()
-                continue
-            arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
-            guard = _Guard(self, arrival)
-            task = self._loop.create_task(self._shake(sock, arrival, guard))
-            self._handshakes[task] = guard
-            task.add_done_callback(partial(self._shaken, sock, arrival))
+                more = False
+            finally:
+                self._turns.end()
 
-    def _accept_own(self, sockets: SharedSockets, listening: socket.socket) -> None:
-        """Accept connections that need no handshake, for sockets of our own."""
-        for _ in range(ACCEPTS_PER_PASS):
-            try:
-                found = sockets.accept(listening)
-            except OSError as error:
-                self._accept_failed(listening, error)
-                return
-            if found is None:
-                return
-            fd, address = found
-            arrival = self._admitted(address)
-            if arrival is None:
-                os.close(fd)
-                continue
-            guard = _Guard(self, arrival)
-            try:
-                transport = sockets.add(fd, guard, address)
-            except OSError as error:
-                os.close(fd)
-                self.gate.leave(arrival.host_key)
-                _log.error("connection refused", listener=self.listener.name, error=str(error))
-                return
-            guard.connection_made(cast("asyncio.Transport", transport))
+    def _accept(self, listening: socket.socket) -> bool:
+        """Accept a connection, if one waits, and begin its handshake."""
+        try:
+            sock, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return False
+        sock.setblocking(False)
+        if not self.gate.enter():
+            sock.close()
+            return True
+        arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
+        guard = _Guard(self, arrival)
+        task = self._loop.create_task(self._shake(sock, arrival, guard))
+        self._handshakes[task] = guard
+        task.add_done_callback(partial(self._shaken, sock, arrival))
+        return True
+
+    def _accept_own(self, sockets: SharedSockets, listening: socket.socket) -> bool:
+        """Accept a connection, if one waits, that needs no handshake, for sockets of our own."""
+        found = sockets.accept(listening)
+        if found is None:
+            return False
+        fd, address = found
+        arrival = self._admitted(address)
+        if arrival is None:
+            os.close(fd)
+            return True
+        guard = _Guard(self, arrival)
+        try:
+            transport = sockets.add(fd, guard, address)
+        except OSError as error:
+            os.close(fd)
+            self.gate.leave(arrival.host_key)
+            _log.error("connection refused", listener=self.listener.name, error=str(error))
+            return False
+        guard.connection_made(cast("asyncio.Transport", transport))
+        return True
 
     def _accept_failed(self, listening: socket.socket, error: OSError) -> None:
         if error.errno not in _OUT_OF_FILES:
@@ -206,7 +213,7 @@ class ServedListener:
 
     def _accept_again(self, listening: socket.socket) -> None:
         if not self._closing:
-            self._loop.add_reader(listening.fileno(), self._take, listening)
+            self._loop.add_reader(listening.fileno(), self._accept_some, listening)
 
     async def _shake(self, sock: socket.socket, arrival: _Arrival, guard: _Guard) -> None:
         try:

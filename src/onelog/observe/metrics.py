@@ -19,6 +19,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from prometheus_client import Metric, ProcessCollector
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _SLICE_LINES: Final = 500
+_PROCESS_S: Final = 1.0
+"""How long the numbers of the process are shown before the system is asked again."""
 
 SOURCE: Final = "metrics-source"
 """Incidents: a source of samples raised at a scrape."""
@@ -65,6 +68,8 @@ class Registry:
         self._troubles = troubles
         self._sources: dict[str, Source] = {}
         self._process = ProcessCollector(registry=None)
+        self._process_text: list[bytes] = []
+        self._process_until = 0.0
         self.errors = 0
         """Sources that failed, over all scrapes."""
 
@@ -76,15 +81,28 @@ class Registry:
         self, pause: Pause = next_pass, own: Mapping[str, Source] | None = None
     ) -> AsyncIterator[bytes]:
         """The exposition text in slices, with pauses; `own` are sources of this scrape alone."""
-        # In a thread: it lists the open files, one by one.
-        for metric in await asyncio.to_thread(self._process.collect):
-            yield generate_latest(_One(metric))
+        for text in await self._of_process():
+            yield text
         await pause()
         for lines in (await self._families(pause, own or {})).values():
             for start in range(0, len(lines), _SLICE_LINES):
                 # The name of a stream may hold bytes that are not text.
                 yield "".join(lines[start : start + _SLICE_LINES]).encode(errors="replace")
                 await pause()
+
+    async def _of_process(self) -> list[bytes]:
+        """What the system knows of the process; it is asked once in `_PROCESS_S` at most.
+
+        In a thread: it lists the open files, one by one. The thread holds the interpreter as it
+        goes, so that scrapes do not ask more often.
+        """
+        if monotonic() >= self._process_until:
+            self._process_until = monotonic() + _PROCESS_S
+            self._process_text = await asyncio.to_thread(self._ask_process)
+        return self._process_text
+
+    def _ask_process(self) -> list[bytes]:
+        return [generate_latest(_One(metric)) for metric in self._process.collect()]
 
     async def _families(self, pause: Pause, own: Mapping[str, Source]) -> dict[str, list[str]]:
         """The lines of each metric: the format wants them together, HELP and TYPE first."""

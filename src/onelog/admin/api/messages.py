@@ -27,7 +27,7 @@ from onelog.admin.api.paging import CURSOR_CHARS_MAX, decode_key, encode_key
 from onelog.admin.api.peeking import MessageShown, Peek, shown
 from onelog.base.errors import InvalidRequest, NotAuthorized, NotFound
 from onelog.base.topics import check_filter, check_topic
-from onelog.broker import Message
+from onelog.broker import Message, Record
 from onelog.queues.addresses import is_writable
 from onelog.record.headers import CONTENT_TYPE, RETAIN
 
@@ -139,9 +139,10 @@ class MessageOperations:
         check_filter(query.filter)
         _check_start(query)
         look = Peek(self._desk.broker, self._desk.share, call.caller, query.filter)
+        await self._desk.share.breathe()
         if query.start == "newest" and not query.cursor:
             records, complete = await look.newest(query.limit)
-            rows = [shown(record, query.value_bytes) for record in records]
+            rows = await self._shown(records, query.value_bytes)
             return Messages(items=rows, complete=complete, next_cursor=None)
         reading = look.reading(await self._starts(look, call))
         try:
@@ -151,10 +152,17 @@ class MessageOperations:
             reading.close()
         more = not at_end and len(after) <= _POSITIONS_MAX
         return Messages(
-            items=[shown(record, query.value_bytes) for record in records],
+            items=await self._shown(records, query.value_bytes),
             complete=at_end,
             next_cursor=encode_key(after) if more else None,
         )
+
+    async def _shown(self, records: list[Record], value_bytes: int) -> list[MessageShown]:
+        rows: list[MessageShown] = []
+        for record in records:
+            rows.append(shown(record, value_bytes))
+            await self._desk.share.breathe()
+        return rows
 
     async def _starts(self, look: Peek, call: ApiCall[MessageQuery, None]) -> list[int]:
         query, sight = call.query, self._desk.sight(call.caller)

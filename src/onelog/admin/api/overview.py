@@ -159,11 +159,16 @@ class OverviewOperations:
                 await desk.share.breathe()
         groups = cast("GroupDesk | None", desks.get("kafka"))
         cursors += 0 if groups is None else len(groups.group_names())
+        await desk.share.breathe()
         totals, rates = self._rates.sample(broker, desks)
+        await desk.share.breathe()
+        disk = await self._disk()
         report = desk.health.ready()
         troubles = desk.troubles.rows()
+        server = desk.info()
+        await desk.share.breathe()
         return Overview(
-            server=desk.info(),
+            server=server,
             status="failing" if not report.ok else "degraded" if troubles else "ok",
             checks=shown_checks(report, sight),
             alarms=[trouble_info(row, sight) for row in troubles if row.standing],
@@ -179,7 +184,7 @@ class OverviewOperations:
                 connections=sum(row.connections for row in totals.protocols.values()),
             ),
             size_bytes=size,
-            disk=await self._disk(),
+            disk=disk,
             loop=loop_info(desk),
             totals=totals,
             rates=rates,
