@@ -123,7 +123,7 @@ def test_out_of_open_files_the_listener_rests_and_goes_on(on_epoll, monkeypatch)
             resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
             try:
                 client.connect(("127.0.0.1", running.port))
-                running.served._take(running.served.listener.sockets[0])
+                running.served._accept_some(running.served.listener.sockets[0])
                 assert running.gate.open == 0
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
