@@ -16,10 +16,9 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.base.ids import Offset, PartitionId
 from onelog.broker import Broker, BrokerSettings, Durability, Retention, StreamConfig
-from onelog.kernel import BatchBuilder, crc32c, place_batches, scan_batches
+from onelog.kernel import CHECKPOINT_BYTES, BatchBuilder, crc32c, place_batches, scan_batches
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine, SegmentLog
-from onelog.storage.segment.durability import CHECKPOINT_BYTES
 
 GIB = 1024**3
 APPEND_BYTES = GIB

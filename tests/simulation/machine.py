@@ -107,6 +107,7 @@ class SimulatedSyncer:
     """What `log.syncer.Syncer` does, on the loop's own thread."""
 
     chance = random.Random(0)
+    disk = None
 
     def __init__(
         self, threads: int = 4, troubles: Troubles | None = None, *, chores: int | None = None

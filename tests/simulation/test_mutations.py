@@ -33,6 +33,7 @@ from onelog.storage.segment.flight import Flight
 from tests.simulation.compacting import Compacting
 from tests.simulation.following import Following
 from tests.simulation.life import Life
+from tests.simulation.machine import SimulatedSyncer
 from tests.simulation.rocks import LifeOnRocks
 from tests.simulation.seeds import run_seeds
 from tests.simulation.thinning import Thinning
@@ -54,7 +55,23 @@ def answers_before_it_syncs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "request_sync", request_sync)
 
 
+def before_it_is_answered(patch: pytest.MonkeyPatch, act: Callable[[Any, Any], None]) -> None:
+    """Call `act(flight, ticket)` when a sync that the kernel began is over."""
+    honest = SimulatedSyncer.ask
+
+    def ask(syncer: SimulatedSyncer, file: Any, done: Any) -> Any:
+        def answer(ticket: Any) -> None:
+            if hasattr(done, "settle"):  # otherwise it is a `Flight` of the storage
+                act(done, ticket)
+            done(ticket)
+
+        return honest(syncer, file, answer)
+
+    patch.setattr(SimulatedSyncer, "ask", ask)
+
+
 def counts_what_came_after_the_sync_began(patch: pytest.MonkeyPatch) -> None:
+    before_it_is_answered(patch, lambda flight, _ticket: setattr(flight, "end", flight.log.end))
     honest = Flight.settle
 
     def settle(flight: Flight, ticket: Any) -> None:
@@ -65,6 +82,7 @@ def counts_what_came_after_the_sync_began(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
+    before_it_is_answered(patch, lambda _flight, ticket: setattr(ticket, "error", 0))
     honest = Flight.settle
 
     def settle(flight: Flight, ticket: Any) -> None:

@@ -140,7 +140,7 @@ async def test_a_dead_letter_is_settled_only_when_it_is_durable_elsewhere(tmp_pa
             StreamConfig(name="dead", captures=("dead/#",), durability=Durability.FSYNC)
         )
         dead = broker.streams.get("dead").partitions[0]
-        dead._syncing = True  # as if a sync were under way: nothing becomes visible
+        dead.syncing = True  # as if a sync were under way: nothing becomes visible
         queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS, principal=LOCAL)
         await say(broker, "t", "x")
         (delivery,) = queue.acquire("c")
@@ -151,7 +151,7 @@ async def test_a_dead_letter_is_settled_only_when_it_is_durable_elsewhere(tmp_pa
         assert queue.pending() == 1
         assert queue.positions()[0].offset == 0
         assert queue.acquire("c") == []
-        dead._syncing = False
+        dead.syncing = False
         dead.request_sync()
         await asyncio.wait_for(dead.wait_visible(dead.end_offset - 1), 5)  # type: ignore[arg-type]
         assert queue.pending() == 0

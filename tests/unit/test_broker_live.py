@@ -75,8 +75,8 @@ SLOW = msgspec.structs.replace(
 
 def hold_back(partition: Partition) -> None:
     """Let its syncs take until `let_go`."""
-    assert not partition._syncing
-    partition._syncing = True
+    assert not partition.syncing
+    partition.syncing = True
 
 
 def let_go(partition: Partition) -> None:

@@ -237,7 +237,7 @@ async def test_who_publishes_behind_messages_that_nobody_waits_for_is_answered_w
     )
     async with running(tmp_path, settings) as broker:
         partition = broker.streams.get("main").partitions[0]
-        partition._syncing = True  # a sync that takes its time
+        partition.syncing = True  # a sync that takes its time
         broker.publisher.publish([Message("t", b"nobody waits")], None, principal=LOCAL)
         broker.publisher.tick()
         publishing = asyncio.ensure_future(broker.publish(Message("t", b"x"), principal=LOCAL))

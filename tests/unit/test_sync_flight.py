@@ -196,7 +196,7 @@ async def test_a_syncer_that_closes_brings_the_last_answers(flown: Flown) -> Non
     await asyncio.wait_for(closing, WAIT_S)
     await asyncio.wait_for(waiting, WAIT_S)
     assert flown.syncer.ask(flown.log._held.active.writer.open(), print) is None
-    flown.syncer._disk = None  # the fixture closes it once more
+    flown.syncer.disk = None  # the fixture closes it once more
     flown.syncer.chores._threads, flown.syncer._threads = [], []
 
 

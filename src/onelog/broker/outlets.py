@@ -116,6 +116,15 @@ class Write(msgspec.Struct, eq=False):
             finish_rows(rows, error, writing.troubles)
 
 
+class Begun(Protocol):
+    """A write that began: a `Write`, or what the kernel's tick took."""
+
+    @property
+    def rows(self) -> list[Waiting]:
+        """The calls that wait for it."""
+        ...
+
+
 class Writing:
     """All writes of a publisher, and the answers to those who wait for them."""
 
@@ -125,8 +134,8 @@ class Writing:
         self.troubles = troubles
         self.messages = 0
         """Messages that outlets wrote."""
-        self.under_way: dict[Write, None] = {}
-        """Writes that began and are not answered."""
+        self.under_way: dict[Begun, None] = {}
+        """Writes that began and are not answered, also those of the kernel's tick."""
 
     def write(self, stage: Stage, builder: BatchBuilder, count: int, rows: list[Waiting]) -> None:
         """Give records to the outlet of their stage."""
@@ -150,6 +159,10 @@ class Writing:
     def call_raised(self, call: Call, error: Exception) -> None:
         """A call raised when it was told."""
         tell_raised(call, error, self.troubles)
+
+    def sync_raised(self, place: str, error: Exception) -> None:
+        """The sync of a partition could not be asked for: the next write asks again."""
+        self.troubles.note("tick-sync", place, error)
 
     def listener_raised(self, error: Exception) -> None:
         """A listener of the tick raised."""

@@ -7,8 +7,9 @@ the floor where they get their names.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -37,6 +38,11 @@ REL_MAX = (1 << 31) - 1
 """Highest offset in a log file, relative to its first."""
 SNAPSHOT_BYTES = 64 * 1024 * 1024
 """After so many appended bytes, the derived state of a partition is snapshotted again."""
+CHECKPOINT_BYTES = 64 * 1024 * 1024
+"""After so many newly durable bytes the recovery point of a log moves."""
+NOTHING_HELD: deque[Any] = deque()
+"""Shared by partitions that hold nothing for their feeds, which most do: a deque for each would
+take much memory."""
 RAW_TOPICS_MAX = 256
 """Appends whose topics wait unpacked for the topic index: each takes 130 bytes, a packed entry 8.
 """

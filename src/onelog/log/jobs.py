@@ -20,13 +20,14 @@ _T = TypeVar("_T")
 class Jobs:
     """The work on one log that may block."""
 
-    __slots__ = ("_count", "_next", "_place", "_stop", "held")
+    __slots__ = ("_place", "_stop", "following", "held", "running")
 
     def __init__(self, place: str, stop: Callable[[OnelogError], None]) -> None:
         self._place = place
         self._stop = stop
-        self._count = 0
-        self._next: Callable[[], None] | None = None
+        self.running = 0
+        """Jobs that have begun and are not over."""
+        self.following: Callable[[], None] | None = None
         """Starts the job that waits for the log alone, when the last running job ends."""
         self.held: asyncio.Future[None] | None = None
         """Done when the job that has the log alone is over; None: no job has it alone."""
@@ -38,7 +39,7 @@ class Jobs:
         done: Callable[[_T | None, BaseException | None], None],
     ) -> None:
         """Run `work` in a thread of `pool`, then `done(result, error)` on the loop."""
-        self._count += 1
+        self.running += 1
         pool.start(work, self._ended(done))
 
     def try_start(
@@ -50,24 +51,28 @@ class Jobs:
         nothing was started."""
         if not begin(self._ended(done)):
             return False
-        self._count += 1
+        self.running += 1
         return True
 
     def _ended(
         self, done: Callable[[_T | None, BaseException | None], None]
     ) -> Callable[[_T | None, BaseException | None], None]:
         def ended(result: _T | None, error: BaseException | None) -> None:
-            self._count -= 1
+            self.running -= 1
             try:
                 if isinstance(error, PartitionStopped):
                     self._stop(error)
                 done(result, error)
             finally:
-                if self._next is not None and not self._count:
-                    begin, self._next = self._next, None
-                    begin()
+                self.go_on()
 
         return ended
+
+    def go_on(self) -> None:
+        """A job is over: if it was the last one, start the job that waits for the log alone."""
+        if self.following is not None and not self.running:
+            begin, self.following = self.following, None
+            begin()
 
     async def run(self, pool: Pool, work: Callable[[], object]) -> None:
         """Run `work` in a thread of `pool` and wait for it."""
@@ -96,8 +101,8 @@ class Jobs:
             finally:
                 settle(held, error)
 
-        if self._count:
-            self._next = lambda: self.start(pool, work, ended)
+        if self.running:
+            self.following = lambda: self.start(pool, work, ended)
         else:
             self.start(pool, work, ended)
         await asyncio.shield(held)

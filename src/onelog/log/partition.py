@@ -66,8 +66,7 @@ class Partition(LocalReads):
     """One partition of a stream."""
 
     __slots__ = (
-        "_durability", "_durable", "_has_begun", "_syncing", "id", "jobs", "message_bytes_max",
-        "place", "progress", "replica", "shared", "stopped", "stream", "syncs", "troubles",
+        "_durability", "id", "message_bytes_max", "progress", "replica", "stream", "troubles",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +86,6 @@ class Partition(LocalReads):
         self.stream = stream
         self.id = partition
         self.place = f"{stream}/{partition}"
-        """The name of the partition in logs and troubles."""
         self.log = log
         self.log_end = log.log_end
         self.shared = shared
@@ -100,7 +98,7 @@ class Partition(LocalReads):
         if durability is Durability.FSYNC and log.durable_offset < log.end_offset:
             log.sync()
         self.end_offset = log.end_offset
-        self._durable = log.durable_offset
+        self.durable = log.durable_offset
         stop = self.stop  # one bound method for all parts: there may be ten thousand partitions
         arrivals = Arrivals(self.place, log, shared.couriers, shared.troubles, stop)
         visible = Visibility(
@@ -108,21 +106,20 @@ class Partition(LocalReads):
         )
         super().__init__(visible, Lookup(self.place, log, visible, stop), arrivals)
         self.jobs = Jobs(self.place, stop)
-        self.stopped: OnelogError | None = None
+        self.stopped = None
         self.refusal = None
         self._durability = durability
-        self.at_once = durability is not Durability.FSYNC
         self.progress: Progress | None = None
         """Knows how far the other replicas are; None: there are none."""
+        self.watch(None)
         self.message_bytes_max = message_bytes_max
         self.stamps = timestamps is Timestamps.APPEND
         self.leader_epoch = self.epochs.latest
         self.is_noted = bool(self.epochs.rows())
         self.records_appended = 0
         self.syncs = 0
-        self._syncing = False
-        self._has_begun = log.durable_offset > 0
-        """Whether `shared.begun` knows that this partition holds durable records."""
+        self.syncing = False
+        self.has_begun = log.durable_offset > 0
         self.unsnapshotted_bytes = 0
         self.replica = Replica(self)
         if replicated:
@@ -310,22 +307,24 @@ class Partition(LocalReads):
     def watch(self, progress: Progress | None) -> None:
         """From now on, ask `progress` how far all replicas are; None: there are no others."""
         self.progress = progress
-        self.at_once = progress is None and self._durability is not Durability.FSYNC
+        is_synced = self._durability is Durability.FSYNC
+        self.at_once = progress is None and not is_synced
+        self.by_sync = progress is None and is_synced
 
     def moved(self) -> None:
         """An end moved, here or on another replica: show the records that may be seen now."""
         if self.progress is not None:
-            self.replica.moved(self.progress, self._durable)
+            self.replica.moved(self.progress, self.durable)
         elif self._durability is Durability.FSYNC:
-            self.visible.advance(self._durable)
+            self.visible.advance(self.durable)
         else:
             self.visible.advance(self.end_offset)
 
     def request_sync(self) -> None:
         """Begin to make everything appended so far durable, unless a sync is running."""
-        if self._syncing or self.jobs.held is not None or self.stopped is not None:
+        if self.syncing or self.jobs.held is not None or self.stopped is not None:
             return
-        self._syncing = True
+        self.syncing = True
         self.shared.syncs.begin(self.place)
         log, offset, state = self.log, self.end_offset, self._due_snapshot()
         if state is None:
@@ -344,7 +343,7 @@ class Partition(LocalReads):
 
     def _synced(self, result: tuple[Offset, bool] | None, error: BaseException | None) -> None:
         self.shared.syncs.end(self.place)
-        self._syncing = False
+        self.syncing = False
         self.syncs += 1
         if error is not None or result is None:
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
@@ -353,10 +352,14 @@ class Partition(LocalReads):
         durable, saved = result
         if not saved:
             self.unsnapshotted_bytes = SNAPSHOT_BYTES
-        if not self._has_begun:
-            self._has_begun = True
+        self.made_durable(durable)
+
+    def made_durable(self, durable: Offset) -> None:
+        """A sync is over, and everything below `durable` is on the disk."""
+        if not self.has_begun:
+            self.has_begun = True
             self.shared.begun(self)
-        self._durable = durable
+        self.durable = durable
         self.moved()
         if self._durability is Durability.FSYNC and self.end_offset > durable:
             self.request_sync()
@@ -380,7 +383,7 @@ class Partition(LocalReads):
         was, end = self.end_offset, self.log.end_offset
         self.producers = self.visible.producers = producers
         self.epochs = epochs
-        self.end_offset, self._durable = end, min(self._durable, end)
+        self.end_offset, self.durable = end, min(self.durable, end)
         gone = Timeout(f"{self.place} was cut at {end}: the record is not here any more")
         self.visible.cut(end)
         self.visible.fail_writers(end, was, gone)

@@ -68,8 +68,12 @@ class Pool:
         try:
             done(*answer)
         except Exception as problem:  # noqa: BLE001 - the other callbacks are called
-            place = getattr(done, "__qualname__", repr(done))
-            self._troubles.note(ANSWER, place, problem)
+            self.raised(done, problem)
+
+    def raised(self, done: Callable[..., None], problem: Exception) -> None:
+        """The callback of a job raised: report it."""
+        place = getattr(done, "__qualname__", repr(done))
+        self._troubles.note(ANSWER, place, problem)
 
     def start(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]

@@ -23,7 +23,7 @@ from onelog.storage.engine import HasDescriptor, SyncTicket
 class Syncer(Pool):
     """A few threads for syncs and, by default, as many for chores."""
 
-    __slots__ = ("_count", "_disk", "_is_slow", "chores")
+    __slots__ = ("_count", "_is_slow", "chores", "disk")
 
     def __init__(
         self, threads: int = 4, troubles: Troubles | None = None, *, chores: int | None = None
@@ -32,14 +32,15 @@ class Syncer(Pool):
         super().__init__("sync", threads, troubles)
         self.chores = Pool("chore", threads if chores is None else chores, troubles)
         self._count = threads
-        self._disk: SyncThreads | None = None
+        self.disk: SyncThreads | None = None
+        """The threads of the kernel, once somebody has asked for a sync."""
         self._is_slow = False
         """There are no threads of the kernel, and there will be none."""
 
     def ask(self, file: HasDescriptor, done: Callable[[SyncTicket], None]) -> SyncTicket | None:
         """Sync a file in a thread of the kernel, then call `done(ticket)` on the loop. None: it
         cannot be done that way now."""
-        disk = self._disk
+        disk = self.disk
         if disk is None:
             disk = self._open()
         return None if disk is None else disk.ask(file, done)
@@ -49,24 +50,20 @@ class Syncer(Pool):
             return None
         try:
             disk = SyncThreads(self._count)
-            self._loop.add_reader(disk.fileno(), self._take)
+            # Without a frame in between: the kernel answers the syncs that it began itself.
+            self._loop.add_reader(disk.fileno(), disk.answer, self.raised)
         except (OSError, NotImplementedError):  # no room for threads; a loop without readers
             self._is_slow = True
             return None
-        self._disk = disk
+        self.disk = disk
         return disk
-
-    def _take(self) -> None:
-        assert self._disk is not None
-        for ticket in self._disk.take():
-            self._call(ticket.done, ticket)
 
     async def close(self) -> None:
         """Wait for all jobs and syncs, then end the threads."""
         await self.chores.close()
-        disk = self._disk
+        disk = self.disk
         if disk is not None:
             await asyncio.to_thread(disk.close)
             self._loop.remove_reader(disk.fileno())
-            self._take()
+            disk.answer(self.raised)
         await super().close()

@@ -22,7 +22,7 @@ from typing import Final
 from onelog.base.errors import OnelogError, again
 from onelog.base.ids import Offset
 from onelog.base.limits import UNSEEN_BYTES_MAX
-from onelog.kernel import VisibleEnd, scan_batches
+from onelog.kernel import NOTHING_HELD, VisibleEnd, scan_batches
 from onelog.log.arrivals import Arrivals
 from onelog.log.producers import Producers
 from onelog.log.promises import LiveFeed
@@ -40,9 +40,6 @@ WAITER: Final = "partition-waiter"
 
 Written = tuple[Offset, bytes | bytearray, bytes | None]
 """Batches that were written together: their end, their bytes, and their topics if known."""
-_NOTHING: Final[deque[Written]] = deque()
-"""Shared by partitions that hold nothing, which most do: a deque for each would take much
-memory."""
 
 
 class UnseenBytes:
@@ -68,10 +65,10 @@ class Visibility(VisibleEnd):
     waiters: Waiters
     stable_waiters: Waiters
     producers: Producers
+    budget: UnseenBytes
 
     __slots__ = (
-        "_arrivals", "_budget", "_late", "_log", "_place", "_scheduled", "_troubles",
-        "_unseen_bytes", "stopped",
+        "_arrivals", "_log", "_place", "_scheduled", "_troubles", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -97,13 +94,11 @@ class Visibility(VisibleEnd):
         raised = self._waiter_raised
         self.waiters = Waiters(raised)
         self.stable_waiters = Waiters(raised)
-        self._budget = budget
-        self.unseen = _NOTHING
-        self._unseen_bytes = 0
+        self.budget = budget
+        self.unseen = NOTHING_HELD
+        self.unseen_bytes = 0
         self.gap_start = self.gap_end = Offset(0)
-        self._late: dict[LiveFeed, Offset] = {}
-        """Feeds that began while a gap was being read, and where each began: batches behind the gap
-        may lie below that, too."""
+        self.late = {}
         self.feeding = self._scheduled = False
 
     @property
@@ -116,13 +111,13 @@ class Visibility(VisibleEnd):
 
     def hold(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
         """Hold batches that end at `end` for the feeds until they are visible."""
-        size, budget = len(data), self._budget
+        size, budget = len(data), self.budget
         budget.held += size
-        self._unseen_bytes += size
-        if self.unseen is _NOTHING:
+        self.unseen_bytes += size
+        if self.unseen is NOTHING_HELD:
             self.unseen = deque()
         self.unseen.append((end, data, topics))
-        if budget.held > budget.limit or self._unseen_bytes > budget.share:
+        if budget.held > budget.limit or self.unseen_bytes > budget.share:
             budget.overflows += 1
             if self.gap_start == self.gap_end:
                 self.gap_start = Offset(int.from_bytes(self.unseen[0][1][:8], "big"))
@@ -131,8 +126,8 @@ class Visibility(VisibleEnd):
 
     def _let_go(self) -> None:
         self.unseen.clear()
-        self._budget.held -= self._unseen_bytes
-        self._unseen_bytes = 0
+        self.budget.held -= self.unseen_bytes
+        self.unseen_bytes = 0
 
     def show(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
         """Let batches that were just written be seen at once."""
@@ -142,6 +137,7 @@ class Visibility(VisibleEnd):
             or self.stable_waiters.rows
             or self.feeding
             or self.gap_start < self.gap_end
+            or self.pending_writes
         ):
             # A waiter that is called may append: records still become visible in the order of the
             # log.
@@ -169,6 +165,7 @@ class Visibility(VisibleEnd):
         if end > self.high_watermark:
             self.high_watermark = end
             self.producers.settle(end)
+            self.spill()
             self.waiters.advance(end)
             if self.stable_waiters.rows:
                 self.stable_waiters.advance(self.last_stable_offset)
@@ -187,13 +184,13 @@ class Visibility(VisibleEnd):
             # Batches that are not visible yet were held for nobody until now.
             self.gap_start, self.gap_end = self.high_watermark, end
         elif self._has_gap and self.gap_start < self.high_watermark:
-            self._late[feed] = self.high_watermark
+            self.late[feed] = self.high_watermark
         self.feeds = (*self.feeds, feed)
 
     def unfollow(self, feed: LiveFeed) -> None:
         """Hand nothing more to `feed`."""
         self.feeds = tuple(known for known in self.feeds if known != feed)
-        self._late.pop(feed, None)
+        self.late.pop(feed, None)
         if not self.feeds:
             self._let_go()
             self.gap_start = self.gap_end = Offset(0)
@@ -211,8 +208,8 @@ class Visibility(VisibleEnd):
                         return
                 elif self.unseen and self.unseen[0][0] <= self.high_watermark:
                     _end, data, topics = self.unseen.popleft()
-                    self._unseen_bytes -= len(data)
-                    self._budget.held -= len(data)
+                    self.unseen_bytes -= len(data)
+                    self.budget.held -= len(data)
                     self._give(data, topics)
                 elif not self.unseen or not self._split_run():
                     return
@@ -265,11 +262,11 @@ class Visibility(VisibleEnd):
 
     def _give(self, data: bytes | bytearray, topics: bytes | None) -> None:
         self.fed_topics = topics
-        base = int.from_bytes(data[:8], "big") if self._late else 0
-        if self._late and base >= max(self._late.values()):
-            self._late.clear()
+        base = int.from_bytes(data[:8], "big") if self.late else 0
+        if self.late and base >= max(self.late.values()):
+            self.late.clear()
         for feed in self.feeds:
-            if self._late and base < self._late.get(feed, 0):
+            if self.late and base < self.late.get(feed, 0):
                 continue
             try:
                 feed(data)
@@ -310,7 +307,7 @@ class Visibility(VisibleEnd):
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self.waiters) + len(self.stable_waiters)
+        return len(self.waiters) + len(self.stable_waiters) + self.pending_writes
 
     def _waiter_raised(self, offset: Offset, error: Exception) -> None:
         self._troubles.note(WAITER, self._place, error, offset=int(offset))
@@ -324,11 +321,13 @@ class Visibility(VisibleEnd):
             if self._has_gap:
                 self.gap_end = self.high_watermark
             self._let_go()  # invisible records stay invisible; visible ones are in the log
+            self.spill()
             self.waiters.fail(error)
             self.stable_waiters.fail(error)
 
     def fail_writers(self, start: Offset, end: Offset, error: OnelogError) -> None:
         """Fail those who wait for a record in [start, end) to become visible: it may never be."""
+        self.spill()
         self.waiters.fail_between(start, end, error)
 
     def cut(self, end: Offset) -> None:
@@ -339,8 +338,8 @@ class Visibility(VisibleEnd):
             kept += [first] if first is not None else []
         self._let_go()
         self.unseen.extend(kept)
-        self._unseen_bytes = sum(len(data) for _end, data, _topics in kept)
-        self._budget.held += self._unseen_bytes
+        self.unseen_bytes = sum(len(data) for _end, data, _topics in kept)
+        self.budget.held += self.unseen_bytes
         self.gap_end = min(self.gap_end, end)
         self.gap_start = min(self.gap_start, self.gap_end)
 

@@ -24,8 +24,6 @@ Callback = Callable[[OnelogError | None], None]
 Raised = Callable[[Offset, Exception], None]
 """Called with the offset and the error when the callback of a waiter raised."""
 
-_sequence = count()
-
 
 class Waiter:
     """One registered wait; `cancel` forgets it."""
@@ -51,6 +49,9 @@ class Waiters:
 
     __slots__ = ("_live", "_raised", "rows")
 
+    sequence = count()
+    """Numbers waiters in the order in which they came, for all partitions."""
+
     def __init__(self, raised: Raised) -> None:
         self._raised = raised
         self.rows: list[tuple[Offset, int, Waiter]] = []
@@ -71,9 +72,14 @@ class Waiters:
     def add(self, offset: Offset, callback: Callback) -> Waiter:
         """Call `callback` when the record at `offset` is visible."""
         waiter = Waiter(offset, callback, self)
-        heapq.heappush(self.rows, (offset, next(_sequence), waiter))
+        heapq.heappush(self.rows, (offset, next(self.sequence), waiter))
         self._live += 1
         return waiter
+
+    def join(self, offset: Offset, number: int, callback: Callback) -> None:
+        """As `add`, for a wait that began when the sequence was at `number`."""
+        heapq.heappush(self.rows, (offset, number, Waiter(offset, callback, self)))
+        self._live += 1
 
     def advance(self, end: Offset) -> None:
         """Call every waiter whose offset is below `end`."""

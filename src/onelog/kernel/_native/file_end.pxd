@@ -12,6 +12,7 @@ cdef class FileEnd:
     cdef public int64_t max_timestamp_ms
     cdef public int64_t created_ms
     cdef public int64_t reserved_bytes
+    cdef public int64_t note_at
     cdef public object indexes
     cdef public object settings
     cdef public object writer
@@ -36,5 +37,9 @@ cdef class LogEnd:
     cdef public int64_t unsaved_bytes
     cdef public FileEnd active
     cdef public object clock
+    cdef public int64_t durable
+    cdef public object maintenance
+    cdef public list unsynced
+    cdef public bint directory_dirty
 
     cdef bytes put(self, BatchBuilder builder, int32_t leader_epoch, bint index_topics)

@@ -9,6 +9,7 @@ A fork has none of the threads: there nothing is asked, and nothing is waited fo
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
 
 import os
 
@@ -272,30 +273,36 @@ cdef int OPEN_MAX = types.OPEN_SYNCS_MAX
 cdef object SYSTEM_FDATASYNC = getattr(os, "fdatasync", None)
 
 
+cdef class SyncEnd:
+    """What is to be done when a sync is over, compiled."""
+
+    cdef int hear(self, SyncTicket ticket) except -1:
+        """The sync is over; on the loop."""
+        raise NotImplementedError
+
+
 cdef class SyncTicket:
     """One sync that was asked for."""
 
-    cdef ol_ask ask
-    cdef SyncThreads threads
-    cdef readonly object file
-    cdef readonly object done
+    def __dealloc__(self):
+        free(self.asked)
 
     @property
     def error(self):
         """The error number of the sync; 0: it succeeded, or it is not over."""
-        return self.ask.error
+        return self.failure()
+
+    cdef int failure(self) noexcept:
+        return (<ol_ask *> self.asked).error
 
     def wait(self):
         """Block until the sync is over. Any thread may wait."""
         with nogil:
-            ol_wait(self.threads.disk, &self.ask)
+            ol_wait(<ol_disk *> self.threads.disk, <ol_ask *> self.asked)
 
 
 cdef class SyncThreads:
     """A few threads, and the syncs that they are asked for."""
-
-    cdef ol_disk *disk
-    cdef bint is_real
 
     def __cinit__(self, int threads, uintptr_t call=0):
         cdef int code = 0
@@ -306,34 +313,42 @@ cdef class SyncThreads:
 
     def __dealloc__(self):
         # A ticket that was not taken keeps its threads, so nothing is under way here.
-        if self.disk is not NULL and ol_is_mine(self.disk):
+        if self.disk is not NULL and ol_is_mine(<ol_disk *> self.disk):
             with nogil:
-                ol_end(self.disk)
-                ol_free(self.disk)
+                ol_end(<ol_disk *> self.disk)
+                ol_free(<ol_disk *> self.disk)
 
     def fileno(self):
         """The descriptor that is readable when syncs are over."""
-        return self.disk.read_fd
+        return (<ol_disk *> self.disk).read_fd
 
     def ask(self, file, done):
         """Sync a file that has a descriptor `fd`; the ticket keeps the file open. None: not now."""
+        return self.begin(file, done)
+
+    cdef SyncTicket begin(self, object file, object done):
         cdef SyncTicket ticket
+        cdef ol_ask *asked
         if self.is_real and os.fdatasync is not SYSTEM_FDATASYNC:
             return None  # a test has a disk of its own
         ticket = SyncTicket.__new__(SyncTicket)
+        asked = <ol_ask *> calloc(1, sizeof(ol_ask))
+        if asked is NULL:
+            raise MemoryError
+        ticket.asked = asked
         ticket.threads = self
         ticket.file = file
         ticket.done = done
-        ticket.ask.fd = file.fd
-        ticket.ask.owner = <void *> ticket
-        if not ol_add(self.disk, &ticket.ask, OPEN_MAX):
+        asked.fd = file.fd
+        asked.owner = <void *> ticket
+        if not ol_add(<ol_disk *> self.disk, asked, OPEN_MAX):
             return None
         Py_INCREF(ticket)  # until it is taken: a thread has its address
         return ticket
 
-    def take(self):
+    cpdef list take(self):
         """The tickets of all syncs that are over, and that nobody has taken yet."""
-        cdef ol_ask *ask = ol_take(self.disk)
+        cdef ol_ask *ask = ol_take(<ol_disk *> self.disk)
         cdef ol_ask *following
         cdef SyncTicket ticket
         cdef list found = []
@@ -345,8 +360,21 @@ cdef class SyncThreads:
             ask = following
         return found
 
+    def answer(self, raised):
+        """Call `done(ticket)` for all syncs that are over; `raised(done, error)` hears of one that
+        raised."""
+        cdef SyncTicket ticket
+        for ticket in self.take():
+            try:
+                if isinstance(ticket.done, SyncEnd):
+                    (<SyncEnd> ticket.done).hear(ticket)
+                else:
+                    ticket.done(ticket)
+            except Exception as error:
+                raised(ticket.done, error)
+
     def close(self):
         """Wait for all syncs, then end the threads. Blocks. What is over may still be taken."""
-        if ol_is_mine(self.disk):
+        if ol_is_mine(<ol_disk *> self.disk):
             with nogil:
-                ol_end(self.disk)
+                ol_end(<ol_disk *> self.disk)

@@ -22,7 +22,7 @@ class FileEnd:
     """Where the next batch of a log file goes."""
 
     __slots__ = (
-        "base_offset", "created_ms", "indexes", "last_batch_at", "max_timestamp_ms",
+        "base_offset", "created_ms", "indexes", "last_batch_at", "max_timestamp_ms", "note_at",
         "reserved_bytes", "settings", "size_bytes", "writer",
     )  # fmt: skip
 
@@ -32,6 +32,8 @@ class FileEnd:
     max_timestamp_ms: int
     created_ms: int
     reserved_bytes: int
+    note_at: int
+    """From this size on, a sync has more to do than to sync."""
     indexes: Any
     """`live` gets an entry for each batch from `live.next_at` on; `tail.raw` gets the topics, if
     there is a `tail`. If one of them is full, `save` writes both."""
@@ -92,7 +94,10 @@ class FileEnd:
 class LogEnd:
     """Where the next batch of a partition's log goes."""
 
-    __slots__ = ("active", "clock", "closed", "end", "frozen", "lock", "stopped", "unsaved_bytes")
+    __slots__ = (
+        "active", "clock", "closed", "directory_dirty", "durable", "end", "frozen", "lock",
+        "maintenance", "stopped", "unsaved_bytes", "unsynced",
+    )  # fmt: skip
 
     lock: Any
     """Guards this state; never held while the disk syncs."""
@@ -101,6 +106,14 @@ class LogEnd:
     frozen: bool
     """A truncation is running: nothing may be appended."""
     end: int
+    durable: int
+    """Every record below it survives power loss."""
+    unsynced: list[Any]
+    """Segments that were sealed since the last sync."""
+    directory_dirty: bool
+    """A segment's file was made since the last sync."""
+    maintenance: Any
+    """The gate that is closed while a sync is under way."""
     unsaved_bytes: int
     """Bytes that were appended since the checkpoint was written."""
     active: Any
@@ -128,4 +141,8 @@ class LogEnd:
 
     def failed(self, what: str, error: OSError) -> NoReturn:
         """Turn an error of the system into one of ours."""
+        raise NotImplementedError
+
+    def sync_failed(self, error: int) -> None:
+        """Stop, because a sync failed with this error number."""
         raise NotImplementedError

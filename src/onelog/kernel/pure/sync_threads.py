@@ -124,6 +124,15 @@ class SyncThreads:
             self._open -= len(found)
         return found
 
+    def answer(self, raised: Callable[[Callable[[Any], None], Exception], None]) -> None:
+        """Call `done(ticket)` for all syncs that are over; `raised(done, error)` hears of one that
+        raised."""
+        for ticket in self.take():
+            try:
+                ticket.done(ticket)
+            except Exception as error:  # noqa: BLE001 - the others are told
+                raised(ticket.done, error)
+
     def close(self) -> None:
         """Wait for all syncs, then end the threads. Blocks. What is over may still be taken."""
         with self._lock:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 class Writes(Protocol):
     """The long way of a batch. None of these may raise."""
 
+    under_way: dict[Any, None]
+    """Writes that began and are not answered. Each has a list `rows` of the calls that wait."""
+
     def write(self, stage: Stage, builder: BatchBuilder, count: int, rows: list[Any]) -> None:
         """Give records to the outlet of their stage."""
 
@@ -33,6 +36,9 @@ class Writes(Protocol):
 
     def call_raised(self, call: Any, error: Exception) -> None:
         """A call raised when it was told."""
+
+    def sync_raised(self, place: str, error: Exception) -> None:
+        """The sync of a partition could not be asked for."""
 
     def listener_raised(self, error: Exception) -> None:
         """A listener of the tick raised."""

@@ -8,41 +8,30 @@ segment's file is all that is to be synced: `begin` leaves that to a thread of t
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import StorageFull
 from onelog.base.ids import Offset
+from onelog.kernel import CHECKPOINT_BYTES
 from onelog.storage.engine import AskSync, SyncDone
 from onelog.storage.segment.checkpoint import Checkpoint
 from onelog.storage.segment.files import OpenFile, is_full, sync_directory, sync_path
 from onelog.storage.segment.flight import Flight, sync_failed
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.recovery import RecoveredLog
-from onelog.storage.segment.segment import Segment
-
-CHECKPOINT_BYTES: Final = 64 * 1024 * 1024
-"""After so many newly durable bytes the recovery point moves."""
 
 
 class PartitionSync:
     """Syncs one partition and keeps its checkpoint."""
 
-    __slots__ = (
-        "_box", "_held", "_is_placed", "directory_dirty", "saved", "unsynced",
-    )  # fmt: skip
+    __slots__ = ("_box", "_held", "_is_placed", "saved")
 
     def __init__(self, held: PartitionState, found: RecoveredLog) -> None:
         self._held = held
         self._box = found.box
         self.saved: Checkpoint = found.checkpoint
         """The checkpoint on disk. Maintenance is held to change it."""
-        self.unsynced: list[Segment] = []
-        """Segments that were sealed since the last sync."""
-        self.directory_dirty = False
-        """A segment's file was made since the last sync."""
         self._is_placed = False
         """Whether the directory is known to be durable in those above it."""
 
@@ -86,8 +75,8 @@ class PartitionSync:
             or held.closed
             or writer is None
             or not writer.dirty
-            or self.unsynced
-            or self.directory_dirty
+            or held.unsynced
+            or held.directory_dirty
             or held.unsaved_bytes >= CHECKPOINT_BYTES
             or segment.is_note_due
             or faults.armed
@@ -101,8 +90,8 @@ class PartitionSync:
         held = self._held
         with held.lock:
             held.check_running()
-            end, segment, sealed = held.end, held.active, list(self.unsynced)
-            grown, self.directory_dirty = self.directory_dirty, False
+            end, segment, sealed = held.end, held.active, list(held.unsynced)
+            grown, held.directory_dirty = held.directory_dirty, False
             size = segment.size_bytes
             save = save or grown or bool(sealed) or self._held.unsaved_bytes >= CHECKPOINT_BYTES
             rows = [old.row() for old in held.segments[1]] if save else []
@@ -124,7 +113,7 @@ class PartitionSync:
             raise held.stop(sync_failed(held.directory, error)) from error
         with held.lock:
             held.durable = max(held.durable, end)
-            self.unsynced = [old for old in self.unsynced if old not in sealed]
+            held.unsynced = [old for old in held.unsynced if old not in sealed]
             if writer is not None and segment.size_bytes == size:
                 writer.dirty = False
         for old in sealed:
@@ -159,7 +148,7 @@ class PartitionSync:
         except OSError as error:
             held.failed("roll", error)
         segment.seal()
-        self.unsynced.append(segment)
+        held.unsynced.append(segment)
         held.publish([*held.segments[1], held.empty_segment(held.end)])
 
     # The checkpoint. Maintenance is held.
@@ -217,5 +206,5 @@ class PartitionSync:
             or saved.tail.base_offset != active.base_offset
             or saved.tail.size_bytes != active.size_bytes
             or saved.swap != ()
-            or bool(self.unsynced)
+            or bool(self._held.unsynced)
         )

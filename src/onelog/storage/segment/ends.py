@@ -110,7 +110,7 @@ class LogEnds:
         with held.lock:
             drop(gone)
             held.start, held.end, held.durable = start, new_end, new_end
-            durability.unsynced = []
+            held.unsynced = []
             for segment in kept:
                 if not segment.sealed:
                     segment.seal()

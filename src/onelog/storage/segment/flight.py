@@ -8,10 +8,9 @@ nobody who waits depends on the loop going on.
 
 from __future__ import annotations
 
-import os
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from onelog.base.errors import PartitionStopped
 from onelog.base.ids import Offset
@@ -20,6 +19,14 @@ from onelog.storage.engine import SyncDone, SyncTicket
 if TYPE_CHECKING:
     from onelog.storage.segment.held import PartitionState
     from onelog.storage.segment.segment import Segment
+
+
+class Settled(Protocol):
+    """A sync under way: this module's, or the kernel's (`kernel/_native/ends.pyx`)."""
+
+    def settle(self, ticket: SyncTicket) -> None:
+        """Count what is durable now, or stop the partition, once."""
+        ...
 
 
 def sync_failed(directory: str, error: OSError) -> PartitionStopped:
@@ -65,8 +72,7 @@ class Flight:
             if not held.maintenance.land(ticket):
                 return
             if ticket.error:
-                error = OSError(ticket.error, os.strerror(ticket.error))
-                held.stop(sync_failed(held.directory, error))
+                held.sync_failed(ticket.error)
                 return
             held.durable = max(held.durable, self._end)
             writer = self._segment.writer
@@ -77,22 +83,22 @@ class Flight:
 class MaintenanceGate:
     """The lock of maintenance, which nobody gets while a flight is out."""
 
-    __slots__ = ("_flight", "_lock", "_ticket")
+    __slots__ = ("flight", "lock", "ticket")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._flight: Flight | None = None
-        self._ticket: SyncTicket | None = None
+        self.lock = threading.RLock()
+        self.flight: Settled | None = None
+        self.ticket: SyncTicket | None = None
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        flight, ticket = self._flight, self._ticket
+        self.lock.acquire()
+        flight, ticket = self.flight, self.ticket
         if flight is not None and ticket is not None:
             try:
                 ticket.wait()
                 flight.settle(ticket)
             except BaseException:
-                self._lock.release()
+                self.lock.release()
                 raise
 
     def __exit__(
@@ -101,28 +107,28 @@ class MaintenanceGate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._lock.release()
+        self.lock.release()
 
     def try_enter(self) -> bool:
         """Get the lock if nobody has it and no flight is out; `leave` gives it back."""
-        if not self._lock.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return False
-        if self._ticket is not None:
-            self._lock.release()
+        if self.ticket is not None:
+            self.lock.release()
             return False
         return True
 
     def leave(self) -> None:
         """Give back what `try_enter` got."""
-        self._lock.release()
+        self.lock.release()
 
     def fly(self, flight: Flight, ticket: SyncTicket) -> None:
         """A flight is out from now on. The lock is held."""
-        self._flight, self._ticket = flight, ticket
+        self.flight, self.ticket = flight, ticket
 
     def land(self, ticket: SyncTicket) -> bool:
         """A flight is back; False: somebody said so before. The partition's lock is held."""
-        if self._ticket is not ticket:
+        if self.ticket is not ticket:
             return False
-        self._flight = self._ticket = None
+        self.flight = self.ticket = None
         return True

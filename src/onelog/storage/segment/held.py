@@ -7,6 +7,7 @@ syncs).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from typing import NoReturn
@@ -24,7 +25,7 @@ from onelog.kernel import LogEnd, bus_faults
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
-from onelog.storage.segment.flight import MaintenanceGate
+from onelog.storage.segment.flight import MaintenanceGate, sync_failed
 from onelog.storage.segment.recovery import stem_of
 from onelog.storage.segment.segment import EngineShared, Segment
 
@@ -33,12 +34,14 @@ class PartitionState(LogEnd):
     """The state of one partition that all of its parts see."""
 
     __slots__ = (
-        "bus_faults", "directory", "durable", "maintenance", "sealed_bytes", "segments",
-        "settings", "shared", "start", "unreadable",
+        "bus_faults", "directory", "sealed_bytes", "segments", "settings", "shared", "start",
+        "unreadable",
     )  # fmt: skip
 
     active: Segment
     """The segment that grows."""
+    maintenance: MaintenanceGate
+    unsynced: list[Segment]
 
     def __init__(self, directory: str, shared: EngineShared, settings: LogSettings) -> None:
         self.directory = directory
@@ -48,6 +51,8 @@ class PartitionState(LogEnd):
         self.maintenance = MaintenanceGate()
         self.start = Offset(0)
         self.end = self.durable = self.unsaved_bytes = 0
+        self.unsynced = []
+        self.directory_dirty = False
         self.clock = shared.clock
         self.segments: tuple[list[int], list[Segment]] = ([], [])
         """Base offsets and segments, for readers without a lock: always replaced as a whole."""
@@ -99,6 +104,10 @@ class PartitionState(LogEnd):
         if self.stopped is None:
             self.stopped = error
         return type(self.stopped)(str(self.stopped))
+
+    def sync_failed(self, error: int) -> None:
+        """Stop, because a sync failed with this error number."""
+        self.stop(sync_failed(self.directory, OSError(error, os.strerror(error))))
 
     def failed(self, what: str, error: OSError) -> NoReturn:
         """Turn a system error into ours: a full disk may pass, any other error stops the

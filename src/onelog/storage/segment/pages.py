@@ -20,6 +20,8 @@ from onelog.storage.segment.files import OpenFile
 
 NOTED_BYTES_MIN: Final = 1024 * 1024
 """Shorter ranges wait until more bytes follow, so that the list stays short."""
+NEVER: Final = 1 << 60
+"""More bytes than a file has."""
 
 
 class Edge:
@@ -41,6 +43,11 @@ class PageBudget:
         self._runs: deque[tuple[str, int, int, Edge]] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
+
+    @property
+    def due_bytes(self) -> int:
+        """How large a range is that is noted."""
+        return NOTED_BYTES_MIN if self._limit_bytes else NEVER
 
     def is_due(self, size_bytes: int) -> bool:
         """Whether a range of this size is noted at all."""

@@ -108,7 +108,7 @@ class SegmentLog:
             return
         size = len(data)
         first, last = batches[0].base_offset, batches[-1].last_offset
-        held, durability = self._held, self._durability
+        held = self._held
         with held.lock:
             if held.stopped is not None or held.closed or held.frozen:
                 held.check_running()
@@ -126,7 +126,7 @@ class SegmentLog:
                 held.failed("append", error)
             finally:
                 if fresh:
-                    durability.directory_dirty |= segment.exists
+                    held.directory_dirty |= segment.exists
             if segment.size_bytes == 0:
                 segment.created_ms = held.shared.clock.now_ms()
             segment.note(batches, size, entries)

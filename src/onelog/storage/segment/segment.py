@@ -116,8 +116,8 @@ class Segment(FileEnd):
         self._edge = Edge(row.size_bytes)
         """Bytes above it were written by this process."""
         self._brought = Stretches(self)
-        self._noted_bytes = row.size_bytes
         self._shared = shared
+        self._noted(row.size_bytes)
         self._lock = lock
 
     # Writing. The partition's lock is held.
@@ -238,7 +238,11 @@ class Segment(FileEnd):
     def note_synced(self, size: int) -> None:
         """The first `size` bytes of the log are on the disk; maintenance is held."""
         pages = self._shared.pages
-        self._noted_bytes = pages.note(self.stem + LOG, self._noted_bytes, size, self._edge)
+        self._noted(pages.note(self.stem + LOG, self._noted_bytes, size, self._edge))
+
+    def _noted(self, size: int) -> None:
+        self._noted_bytes = size
+        self.note_at = size + self._shared.pages.due_bytes
 
     @property
     def is_note_due(self) -> bool:
