@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from onelog.base.clock import SystemClock
 from onelog.kernel import SyncThreads
@@ -19,11 +20,15 @@ from onelog.log.pool import Pool
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import HasDescriptor, SyncTicket
 
+DISK_THREADS: Final = 8
+"""Threads of the kernel. They only wait for the disk, and syncs that wait together share a commit
+of the file system's journal."""
+
 
 class Syncer(Pool):
     """A few threads for syncs and, by default, as many for chores."""
 
-    __slots__ = ("_count", "_is_slow", "chores", "disk")
+    __slots__ = ("_is_slow", "chores", "disk")
 
     def __init__(
         self, threads: int = 4, troubles: Troubles | None = None, *, chores: int | None = None
@@ -31,7 +36,6 @@ class Syncer(Pool):
         troubles = troubles or Troubles(SystemClock())
         super().__init__("sync", threads, troubles)
         self.chores = Pool("chore", threads if chores is None else chores, troubles)
-        self._count = threads
         self.disk: SyncThreads | None = None
         """The threads of the kernel, once somebody has asked for a sync."""
         self._is_slow = False
@@ -49,7 +53,7 @@ class Syncer(Pool):
         if self._is_slow:
             return None
         try:
-            disk = SyncThreads(self._count)
+            disk = SyncThreads(DISK_THREADS)
             # Without a frame in between: the kernel answers the syncs that it began itself.
             self._loop.add_reader(disk.fileno(), disk.answer, self.raised)
         except (OSError, NotImplementedError):  # no room for threads; a loop without readers
