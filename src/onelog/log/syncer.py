@@ -21,8 +21,8 @@ from onelog.observe.troubles import Troubles
 from onelog.storage.engine import HasDescriptor, SyncTicket
 
 DISK_THREADS: Final = 8
-"""Threads of the kernel. They only wait for the disk, and syncs that wait together share a commit
-of the file system's journal."""
+"""Threads of the kernel. They only wait for the disk, and syncs that wait together take less time
+than one after the other."""
 
 
 class Syncer(Pool):
