@@ -315,3 +315,25 @@ def test_deliveries_from_damaged_batches_end_and_do_no_harm(rows, seed) -> None:
     )
     assert sent <= len(rows)
     assert bool(frames) == bool(sent)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=["twin", "native"])
+def test_a_feed_gives_every_run_to_its_queues_in_order_and_then_lets_them_hand_out(kernel) -> None:
+    rows = [(b"a", (), False), (b"a", (), False), (b"b", (), False), (b"nobody", (), False)]
+    targets = {name: SimpleNamespace(lone=None, name=name) for name in (b"a", b"b")}
+    said: list[Any] = []
+    feed = kernel.QueueFeed(
+        {},
+        lambda topic: targets.get(topic, False),
+        None,
+        lambda source, data, fixed: said.append("open") or ("batches", source.number, fixed),
+        lambda batches, run, gone: said.append((batches, run[0].name, *run[2:], gone)),
+        lambda batches, end: said.append((batches, end)),
+    )
+    source = SimpleNamespace(number=7)
+    assert feed.deliver(source, batch(rows, 10), None) == 14
+    opened = ("batches", 7, None)
+    runs = [(opened, b"a", 10, 2, 0, 0), (opened, b"b", 12, 1, 0, 0)]
+    assert said == ["open", *runs, (opened, 14)]
+    assert feed.deliver(source, batch(rows[3:], 14), None) == 15
+    assert len(said) == 4, "nothing is opened for records that no queue takes"

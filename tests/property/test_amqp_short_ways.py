@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
+from onelog.broker.live import LiveSource
 from onelog.config.amqp import AmqpLimits
 from onelog.config.model import StreamDefaults
 from onelog.kernel import COMPILED
-from onelog.kernel.pure import pass_rows
 from onelog.net import Peer
 from onelog.protocols.amqp.connection import Connection
+from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.reading import ConnectionReads
-from onelog.queues import following
 from onelog.queues.following import Follower
 from onelog.queues.queue import Queue
 from tests.support.amqp import Node, serving
@@ -317,9 +317,20 @@ async def settle() -> None:
 
 
 def close_short_ways(patch: pytest.MonkeyPatch) -> None:
+    made, deliver = ChannelConsumer.__init__, Follower.deliver
+
+    def make(consumer: ChannelConsumer, *parts: Any, **named: Any) -> None:
+        made(consumer, *parts, **named)
+        consumer.is_plain = False
+
+    def deliver_slowly(follower: Follower, source: LiveSource, data: bytes) -> int:
+        end = deliver(follower, source, data)
+        source.concerned_since = -1
+        return end
+
+    patch.setattr(ChannelConsumer, "__init__", make)
+    patch.setattr(Follower, "deliver", deliver_slowly)
     patch.setattr(Connection, "data_received", Connection.take_slowly)
-    patch.setattr(Queue, "pass_short", lambda *_asked: 0)
-    patch.setattr(following, "pass_rows", pass_rows)
     patch.setattr(Follower, "has_refused", property(lambda _follower: True))
 
 
@@ -354,7 +365,9 @@ async def test_plain_messages_take_the_short_ways(
             raise AssertionError("the long way")
 
         monkeypatch.setattr(ConnectionReads, "take_rows", closed)
-        monkeypatch.setattr(Follower, "_take_run", closed)
+        monkeypatch.setattr(Follower, "deliver", closed)
+        monkeypatch.setattr(Queue, "pass_on", closed)
+        monkeypatch.setattr(Queue, "take_in_run", closed)
         monkeypatch.setattr(Hub, "_tell_taken", closed)
         before = len(world.wires[0].sent), len(world.wires[1].sent)
         await world.run(("publish", 0, "", "a", "plain", 3))

@@ -227,10 +227,10 @@ async def test_the_cursor_of_a_queue_names_what_feeds_it_and_counts_its_consumer
     row = (await api.get("/cursors/amqp:%2F:jobs")).json()
     assert (row["filter"], row["connected"]) == ("$q/jobs", 0)
     await queue.vhost.bind(JOBS)
-    queue.consumers._order.append(None)
+    queue.consumers.all.append(None)
     (row,) = await api.items("/cursors?search=jobs")
     assert (row["filter"], row["connected"]) == ("shop/#", 1)
-    queue.consumers._order.clear()
+    queue.consumers.all.clear()
 
 
 async def test_an_amqp_queue_is_purged_reset_and_deleted_as_a_cursor(api):

@@ -32,7 +32,7 @@ from onelog.broker.live_batches import read_plain
 from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
-from onelog.kernel import Unconcerned, scan_batches
+from onelog.kernel import QueueFeed, Unconcerned, scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.moves import Move
@@ -94,6 +94,7 @@ class Live:
         """Hears of every batch; None: nobody does (yet, or any more)."""
         self._fanout: Any = None
         self._unconcerned: Unconcerned | None = None
+        self._queue_feed: QueueFeed | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
         self._by_stream: dict[str, list[LiveSource]] = {}
         """The sources by the name of their stream, because a change names the streams that
@@ -119,15 +120,17 @@ class Live:
         *,
         fanout: Any = None,
         unconcerned: Unconcerned | None = None,
+        queue_feed: QueueFeed | None = None,
     ) -> None:
         """Let a protocol follow every partition from now on, also those of later streams.
 
         The kernel may give batches to `fanout` instead of `deliver`; it tells `handed_out` what
-        that left. `unconcerned` lets the kernel pass over partitions (`FeedSource`).
+        that left. `unconcerned` lets the kernel pass over partitions (`FeedSource`), and
+        `queue_feed` stands in for `deliver` where the listener says so.
         """
         assert self.listener is None, "a second listener has a Live of its own"
         self.listener = listener
-        self._fanout, self._unconcerned = fanout, unconcerned
+        self._fanout, self._unconcerned, self._queue_feed = fanout, unconcerned, queue_feed
         self._catalog.on_change.append(self._streams_changed)
         self._look(self._catalog.streams())
 
@@ -198,6 +201,7 @@ class Live:
             return
         source.live, source.held_back, source.clock = self, self._held, self._clock
         source.fanout, source.unconcerned = self._fanout, self._unconcerned
+        source.queue_feed = self._queue_feed
         self._sources[key] = source
         self._by_stream.setdefault(stream.name, []).append(source)
         if not stream.is_hidden:

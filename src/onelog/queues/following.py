@@ -25,12 +25,11 @@ from onelog.kernel import (
     ATTR_CONTROL,
     ATTR_TRANSACTIONAL,
     BatchInfo,
+    QueueFeed,
     Slices,
     Unconcerned,
     decode_batch,
-    pass_rows,
     scan_batches,
-    topic_runs,
 )
 from onelog.queues.addresses import (
     AUDIT_STREAM,
@@ -90,6 +89,9 @@ class Follower:
         """Its turn changes when partitions may concern queues that did not before."""
         self.rights = 0
         """Counts changes of what makers of bindings may."""
+        self.feed = QueueFeed(
+            self._topics, self._find, self._stumbled, _Batches, self._take_run, self._hand_out
+        )
 
     def settle_up(self) -> None:
         """Note in every queue what was routed to it."""
@@ -148,17 +150,9 @@ class Follower:
                 source.unconcerned_since = self.unconcerned.turn
             return _end_of(source, data)
         fixed = source.fixed_topic
-        rows, end = topic_runs(data, fixed, self._topics, self._find)
-        batches = _Batches(source, data, fixed)
-        take_run = partial(self._take_run, batches)
-        if fixed is None:
-            pass_rows(rows, source.number, data, take_run, self._stumbled)
-        else:
-            for row in rows:
-                take_run(row, 0)
-        if batches.woken:
-            self._hand_out(batches.woken, source.number, end, batches.shown)
-        return end
+        if fixed is None and not self._moments:
+            source.concerned_since = self.unconcerned.turn
+        return self.feed.deliver(source, data, fixed)
 
     def _take_run(self, batches: _Batches, row: Run, gone: int) -> None:
         """Give a run to its queues; its first `gone` records went to the only queue already."""
@@ -182,12 +176,11 @@ class Follower:
         if target.looking:
             self._show(number, batches, (first, count), target.looking)
 
-    def _hand_out(
-        self, woken: Iterable[Queue], number: int, end: int, data: bytes | bytearray | None
-    ) -> None:
+    def _hand_out(self, batches: _Batches, end: int) -> None:
         """Let queues hand out records that just came, straight from their batches if possible."""
+        data, number = batches.shown, batches.number
         first = 0 if data is None else int.from_bytes(data[:8], "big")
-        for queue in woken:
+        for queue in batches.woken:
             if data is not None:
                 queue.window.show(number, first, end, data)
             try:

@@ -66,7 +66,8 @@ class Recovery:
 
         After a crash nobody knows which messages were handed out since the last checkpoint.
         """
-        self._live.start(self._follower, unconcerned=self._follower.unconcerned)
+        follower = self._follower
+        self._live.start(follower, unconcerned=follower.unconcerned, queue_feed=follower.feed)
         fresh: dict[Queue, list[Waiting]] = {queue: [] for queue in queues}
         for source in list(self._live.sources()):
             starts = self._starts(source, queues, created_ms)

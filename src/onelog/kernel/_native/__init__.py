@@ -88,8 +88,8 @@ from onelog.kernel._native.queue_end import (
     FlightCursor,
     LineEnd,
     QueueEnd,
+    QueueFeed,
     ReadyEnd,
-    pass_rows,
 )
 from onelog.kernel._native.records import (
     Slices,
@@ -152,10 +152,10 @@ __all__ = [
     "PublishRun",
     "PublishingEnd",
     "QueueEnd",
+    "QueueFeed",
     "ReadyEnd",
     "StageRuns",
     "UnsettledRun",
-    "pass_rows",
     "AmqpEnvelopes",
     "AmqpInput",
     "AmqpRoute",

@@ -19,3 +19,5 @@ cdef bytes encode_run(
     Py_ssize_t bytes_max,
     Py_ssize_t *sent_count,
 )
+
+cdef list find_runs(object data, object fixed, dict known, object resolve, int64_t *end_found)

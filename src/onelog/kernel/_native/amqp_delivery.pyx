@@ -143,6 +143,13 @@ def topic_runs(data, fixed, dict known not None, resolve):
     `known` maps topics to targets; `resolve` finds and remembers a missing one. A target of False
     is no queue. Records with a target of None, and records with marks, come one by one.
     """
+    cdef int64_t end = -1
+    rows = find_runs(data, fixed, known, resolve, &end)
+    return rows, end
+
+
+cdef list find_runs(object data, object fixed, dict known, object resolve, int64_t *end_found):
+    """As `topic_runs`."""
     cdef Py_buffer view
     cdef bytes_at at, stop, record, limit, body
     cdef Head head
@@ -226,7 +233,8 @@ def topic_runs(data, fixed, dict known not None, resolve):
             at = limit
         if count:
             rows.append((target, topic_of_run, first, count, 0))
-        return rows, end
+        end_found[0] = end
+        return rows
     finally:
         PyBuffer_Release(&view)
 

@@ -51,3 +51,14 @@ cdef class QueueEnd:
 
     cdef int64_t pass_quickly(self, int64_t place, int64_t count, object data) except -1
     cdef bint settle_quickly(self, int64_t place, int64_t count) except -1
+
+cdef class QueueFeed:
+    # Topic to target, as `topic_runs` knows them; always the same dict.
+    cdef dict topics
+    cdef object resolve
+    cdef object stumbled
+    cdef object open_batches
+    cdef object take_run
+    cdef object hand_out
+
+    cdef int64_t route(self, object source, object data, int64_t number, object fixed) except? -1

@@ -10,6 +10,8 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
+from onelog.kernel._native.amqp_delivery cimport find_runs
+
 cdef enum:
     OFFSET_BITS = 48
     RUNS_MIN = 8
@@ -164,26 +166,46 @@ cdef class QueueEnd:
         return True
 
 
-def pass_rows(list rows not None, int64_t number, data, take_row, stumbled):
-    """Give runs of records (`topic_runs`) to their queues, in order.
+cdef class QueueFeed:
+    """What gives batches that became visible to queues."""
 
-    Runs that do not go the short way as a whole are for `take_row`, with how many of them went.
-    """
-    cdef QueueEnd queue
-    cdef int64_t first, count, sent
-    cdef tuple row
-    for row in rows:
-        target, first, count, marks = row[0], row[2], row[3], row[4]
-        sent = 0
-        if marks == 0 and target is not None:
-            lone = target.lone
-            if lone is not None:
-                queue = <QueueEnd?> lone
-                try:
-                    sent = queue.pass_quickly(number << OFFSET_BITS | first, count, data)
-                except Exception as error:
-                    stumbled(queue, number << OFFSET_BITS | first, count, error)
-                    continue
-                if sent == count:
-                    continue
-        take_row(row, sent)
+    def __init__(self, dict topics not None, resolve, stumbled, open_batches, take_run, hand_out):
+        self.topics = topics
+        self.resolve = resolve
+        self.stumbled = stumbled
+        self.open_batches = open_batches
+        self.take_run = take_run
+        self.hand_out = hand_out
+
+    def deliver(self, source, data, fixed):
+        """Route batches and give their records to queues. Returns the offset that it reached."""
+        return self.route(source, data, source.number, fixed)
+
+    cdef int64_t route(
+        self, object source, object data, int64_t number, object fixed
+    ) except? -1:
+        cdef int64_t end = -1, first, count, sent
+        cdef list rows = find_runs(data, fixed, self.topics, self.resolve, &end)
+        cdef object batches = None
+        cdef QueueEnd queue
+        cdef tuple row
+        for row in rows:
+            target, first, count, marks = row[0], row[2], row[3], row[4]
+            sent = 0
+            if marks == 0 and target is not None and fixed is None:
+                lone = target.lone
+                if lone is not None:
+                    queue = <QueueEnd?> lone
+                    try:
+                        sent = queue.pass_quickly(number << OFFSET_BITS | first, count, data)
+                    except Exception as error:
+                        self.stumbled(queue, number << OFFSET_BITS | first, count, error)
+                        continue
+                    if sent == count:
+                        continue
+            if batches is None:
+                batches = self.open_batches(source, data, fixed)
+            self.take_run(batches, row, sent)
+        if batches is not None:
+            self.hand_out(batches, end)
+        return end

@@ -81,8 +81,8 @@ from onelog.kernel.pure.queue_end import (
     FlightCursor,
     LineEnd,
     QueueEnd,
+    QueueFeed,
     ReadyEnd,
-    pass_rows,
 )
 from onelog.kernel.pure.records import (
     Slices,
@@ -143,10 +143,10 @@ __all__ = [
     "PublishRun",
     "PublishingEnd",
     "QueueEnd",
+    "QueueFeed",
     "ReadyEnd",
     "StageRuns",
     "UnsettledRun",
-    "pass_rows",
     "AmqpEnvelopes",
     "AmqpInput",
     "AmqpRoute",

@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onelog.base.errors import CorruptBatch
-from onelog.kernel.pure.amqp_input import encode_headers
-from onelog.kernel.pure.amqp_wire import encode_delivery
+from onelog.kernel.pure.amqp_wire import encode_delivery, encode_headers
 from onelog.kernel.pure.records import Batch, Span, open_batch
 from onelog.kernel.pure.scan import batch_at
 from onelog.kernel.types import ATTR_CODEC_MASK, ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo

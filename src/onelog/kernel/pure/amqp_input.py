@@ -30,7 +30,6 @@ from onelog.kernel.pure.amqp_wire import (
     read_ack,
     read_content,
 )
-from onelog.kernel.pure.varint import encode_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,15 +38,6 @@ if TYPE_CHECKING:
 
 STAGED = 102
 STAGE_BYTES_MAX = 4 * 1024 * 1024
-
-
-def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """Headers in the record's own encoding, without their count."""
-    parts: list[bytes] = []
-    for name, value in headers:
-        parts += (encode_varint(len(name)), name)
-        parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
-    return b"".join(parts)
 
 
 class AmqpRoute:

@@ -15,7 +15,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from onelog.kernel.pure.varint import encode_varint
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from onelog.kernel.types import Buffer
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -198,3 +202,12 @@ def encode_delivery(  # noqa: PLR0913, PLR0917 - a method has as many fields
         part = view[start : start + room]
         out += (_FRAME.pack(BODY, channel, len(part)), bytes(part), b"\xce")
     return b"".join(out)
+
+
+def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Headers in the record's own encoding, without their count."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        parts += (encode_varint(len(name)), name)
+        parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)

@@ -2,7 +2,8 @@
 
 Rules: `Live.feed` hands a batch to its listener. The compiled kernel does the same itself for a
 batch that begins where the source stands while nothing holds the source back: it passes the batch
-to MQTT's fan-out, or over a listener that is not concerned. What is left to do is `Live.fed`.
+to MQTT's fan-out, to queues as the batch before it, or over a listener that is not concerned. What
+is left to do is `Live.fed`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class FeedSource:
     """One partition that a listener follows."""
 
     __slots__ = (
-        "busy", "clock", "fanout", "held", "held_back", "live", "missed", "number", "position",
-        "stream", "unconcerned", "unconcerned_since",
+        "busy", "clock", "concerned_since", "fanout", "held", "held_back", "live", "missed",
+        "number", "position", "queue_feed", "stream", "unconcerned", "unconcerned_since",
     )  # fmt: skip
 
     number: int
@@ -47,9 +48,13 @@ class FeedSource:
     """Whether the listener is concerned may be remembered until the turn of this changes."""
     unconcerned_since: int
     """The turn in which the listener was not concerned with this partition; -1: it may be."""
+    queue_feed: Any
+    """What feeds the listener's queues; None: it has none."""
+    concerned_since: int
+    """The turn in which the queues got all records as they came; -1: there was none."""
 
     def __init__(self) -> None:
-        self.unconcerned_since = -1
+        self.unconcerned_since = self.concerned_since = -1
 
     def __call__(self, data: bytes | bytearray) -> None:
         """Batches became visible."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-OFFSET_BITS = 48
+from onelog.kernel.pure.amqp_delivery import topic_runs
 
 
 class FlightCursor:
@@ -102,17 +102,35 @@ class QueueEnd:
         return 0
 
 
-def pass_rows(
-    rows: list[tuple[Any, ...]],
-    number: int,
-    data: Any,
-    take_row: Callable[[tuple[Any, ...], int], None],
-    stumbled: Callable[[Any, int, int, Exception], None],
-) -> None:
-    """Give runs of records (`topic_runs`) to their queues, in order.
+class QueueFeed:
+    """What gives batches that became visible to queues."""
 
-    Runs that do not go the short way as a whole are for `take_row`, with how many of them went.
-    """
-    del number, data, stumbled
-    for row in rows:
-        take_row(row, 0)
+    def __init__(
+        self,
+        topics: dict[bytes, Any],
+        resolve: Callable[[bytes], Any],
+        stumbled: Callable[[Any, int, int, Exception], None],
+        open_batches: Callable[[Any, Any, bytes | None], Any],
+        take_run: Callable[[Any, tuple[Any, ...], int], None],
+        hand_out: Callable[[Any, int], None],
+    ) -> None:
+        del stumbled
+        self._topics = topics
+        self._resolve = resolve
+        self._open_batches = open_batches
+        self._take_run = take_run
+        self._hand_out = hand_out
+
+    def deliver(self, source: Any, data: Any, fixed: bytes | None) -> int:
+        """Route batches and give their records to queues. Returns the offset that it reached.
+
+        Runs of records (`topic_runs`) come in order. Those that do not go the short way as a whole
+        are for `take_run`, with how many of them went.
+        """
+        rows, end = topic_runs(data, fixed, self._topics, self._resolve)
+        if rows:
+            batches = self._open_batches(source, data, fixed)
+            for row in rows:
+                self._take_run(batches, row, 0)
+            self._hand_out(batches, end)
+        return end
