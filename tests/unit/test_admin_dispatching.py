@@ -6,7 +6,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from onelog.admin.dispatching import RouteTable
+from onelog.admin.dispatching import HttpPaths
 from onelog.admin.server import JoinedWrites
 
 
@@ -14,7 +14,7 @@ async def _nothing(_request):
     raise AssertionError
 
 
-ROUTES = RouteTable(
+ROUTES = HttpPaths(
     [
         Route("/a", _nothing, methods=["GET"]),
         Route("/a/{name}", _nothing, methods=["GET", "DELETE"]),

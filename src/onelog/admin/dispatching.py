@@ -1,6 +1,6 @@
 """From a request to its handler: the ASGI application of both HTTP APIs.
 
-Rules: messages come first, so a request does as little as it can in one go. It waits for its share
+Rules: messages come first, so a request does as little as it can at once. It waits for its share
 of the loop (`api/share.py`) before it begins, again when it is known who asks, and before its
 answer is written. A path is found in a table, not by trying patterns one after the other. An error
 that nobody knows is answered by the last of the handlers of errors, and raised again if the answer
@@ -29,7 +29,7 @@ Guarding = Callable[[Request, bytes], Response | None]
 """Refuses a request before its path is looked at; None: it may go on."""
 
 
-class RouteTable:
+class HttpPaths:
     """The routes of an application by their paths."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -73,7 +73,7 @@ class Dispatcher:
         errors: Mapping[type[Exception], OnError],
         troubles: Troubles,
     ) -> None:
-        self._routes = RouteTable(routes)
+        self._routes = HttpPaths(routes)
         self._share = share
         self._guard = guard
         self._errors = errors
