@@ -48,6 +48,7 @@ MODULES = [
     "mqtt_delivery",
     "mqtt_fanout",
     "queue_end",
+    "mqtt_places",
     "feed",
     "ends",
     "tick",

@@ -251,6 +251,8 @@ def idle(folder: Path) -> list[Row]:
 
 def main() -> int:
     """Measure everything."""
+    from bench import mqtt_connects  # noqa: PLC0415 - it needs the brokers of this module
+
     build_load()
     rows: list[Row] = []
     with data_dir("mqtt") as folder, mosquitto(folder) as peer:
@@ -260,6 +262,8 @@ def main() -> int:
         with onelog(folder / "fsync", "fsync") as ours:
             rows += compare("fsync", ours, peer)
         rows += idle(folder)
+        with onelog(folder / "connects", "os") as ours:
+            rows += mqtt_connects.run(ours, peer)
         with onelog(folder / "resume", "os") as ours:
             rows += mqtt_resume.run(ours.port, ours.pid)
     report("mqtt", rows)

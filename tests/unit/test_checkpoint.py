@@ -34,6 +34,7 @@ from onelog.broker import (
 )
 from onelog.cursors import checkpoint
 from onelog.kernel import BatchInfo, scan_batches
+from onelog.log.internal import kept_batches
 from onelog.log.partition import Partition
 from tests.support.brokers import FAST, batches_of, home_of, read_all, running, say
 
@@ -547,3 +548,44 @@ async def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_broker_from
 
 async def _nothing() -> None:
     return None
+
+
+async def test_a_checkpoint_under_way_writes_no_old_state_behind_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cursor was closed and opened again while the cursors before it were saved: what it settled
+    since then came again after a crash."""
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 0)
+    async with running(tmp_path, FAST) as broker:
+        await say(broker, "t", *map(str, range(4)))
+        store = broker.cursors._checkpoints
+        first = await broker.cursors.open_session("s", ["u"], principal=LOCAL)
+        old = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
+        store.mark(first)
+        store.mark(old)
+        saving = asyncio.ensure_future(store._save_all_marked())
+        sleep, go_on = asyncio.sleep, asyncio.Event()
+
+        async def others_have_a_turn(delay: float, result: None = None) -> None:
+            if asyncio.current_task() is saving:
+                await go_on.wait()
+            else:
+                await sleep(delay, result)
+
+        monkeypatch.setattr(asyncio, "sleep", others_have_a_turn)
+        await sleep(0)
+        await broker.cursors.close_cursor(old)
+        new = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
+        for delivery in new.acquire("c", 4):
+            new.ack(delivery.token)
+        await broker.cursors.save(new)
+        assert not saving.done()
+        go_on.set()
+        await saving
+        rows = [
+            slices.value(index)
+            async for _info, slices in kept_batches(states(broker)[0])
+            for index in range(len(slices))
+            if slices.key(index) == b"q"
+        ]
+        assert rows[-1] == msgspec.msgpack.encode(new.state())

@@ -37,10 +37,17 @@ async def asking(node: Node) -> Client:
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-async def test_the_last_of_several_that_come_at_once_has_the_session(tmp_path, count):
+async def test_the_last_of_several_that_come_at_once_has_the_session(tmp_path, monkeypatch, count):
     """The one before was closed too early, opened its cursor then, and nobody could come in."""
     async with serving(tmp_path) as node:
         await left_with_a_message(node)
+        adopt = node.broker.cursors.adopt
+
+        async def adopt_later(cursor, **how):
+            await asyncio.sleep(0.05)
+            await adopt(cursor, **how)
+
+        monkeypatch.setattr(node.broker.cursors, "adopt", adopt_later)
         clients = [await asking(node) for _ in range(count)]
         async with asyncio.timeout(DEADLINE_S):
             for client in clients[:-1]:
@@ -59,10 +66,10 @@ async def test_a_peer_that_goes_while_it_is_accepted_leaves_its_session_as_it_wa
         await left_with_a_message(node)
         adopt, arrived, go_on = node.broker.cursors.adopt, asyncio.Event(), asyncio.Event()
 
-        async def adopt_later(cursor):
+        async def adopt_later(cursor, **how):
             arrived.set()
             await go_on.wait()
-            await adopt(cursor)
+            await adopt(cursor, **how)
 
         monkeypatch.setattr(node.broker.cursors, "adopt", adopt_later)
         client = await asking(node)
@@ -84,7 +91,7 @@ async def test_a_session_outlives_a_connection_that_could_not_be_accepted(tmp_pa
     async with serving(tmp_path) as node:
         await left_with_a_message(node)
 
-        async def fail(_cursor):
+        async def fail(_cursor, **_how):
             raise StorageError("the disk is gone")
 
         monkeypatch.setattr(node.broker.cursors, "adopt", fail)

@@ -41,6 +41,7 @@ from onelog.cursors.offsets import OffsetSet
 from onelog.cursors.queue import QueueCursor
 from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.session import SessionCursor, SessionDelivery
+from onelog.cursors.shared_reads import SharedRead
 from onelog.cursors.sources import Source
 from onelog.cursors.start import EARLIEST, LATEST, Start
 from onelog.cursors.table import TableCursor
@@ -154,6 +155,7 @@ __all__ = [
     "Timestamps",
     "Session",
     "SessionRecord",
+    "SharedRead",
     "Sessions",
     "Principal",
     "LOCAL",

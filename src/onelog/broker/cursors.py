@@ -32,9 +32,10 @@ from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position, Rea
 from onelog.cursors.delivery import QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
-from onelog.cursors.reader import read_places, read_records, record_in
+from onelog.cursors.reader import read_batch, read_places, read_records, record_in
 from onelog.cursors.routed import RoutedCursor, is_routed
 from onelog.cursors.session import SessionCursor, always
+from onelog.cursors.shared_reads import SharedRead
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.start import EARLIEST, LATEST, Start
 from onelog.cursors.table import TableCursor
@@ -296,19 +297,40 @@ class CursorDesk:
         """The committed records at ascending offsets, as far as they are there; or Cold."""
         return read_places(source, offsets)
 
+    def batch_now(self, source: Source, offset: Offset) -> SharedRead | None:
+        """The checked batch with an offset, or the next one behind it, or Cold; None: there is
+        none."""
+        return read_batch(source, offset)
+
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that is kept in parts."""
         return self._checkpoints.parts(name)
 
-    async def adopt(self, cursor: Cursor) -> None:
-        """Keep a protocol's own cursor durably from now on."""
+    async def adopt(self, cursor: Cursor, *, write: bool = True) -> None:
+        """Keep a protocol's own cursor durably from now on.
+
+        Without `write` nothing is written before its next change: its state is the one that is
+        kept, or it has nothing to keep yet.
+        """
         _check_name(cursor.name)
         await self._until_moved(cursor.name)
         if cursor.name in self._open:
             raise AlreadyExists(f"the cursor {cursor.name!r} is open already")
-        await self._keep(cursor)
+        if write:
+            await self._keep(cursor)
+        else:
+            self._hold(cursor)
+            self._checkpoints.take_over(cursor)
 
     async def _keep(self, cursor: Cursor) -> None:
+        self._hold(cursor)
+        try:
+            await self._checkpoints.save(cursor)
+        except BaseException:
+            self._drop(cursor.name)
+            raise
+
+    def _hold(self, cursor: Cursor) -> None:
         self._open[cursor.name] = cursor
         self._durable.add(cursor.name)
         self.pins.outdated()
@@ -316,11 +338,6 @@ class CursorDesk:
         if is_new and not isinstance(cursor, RoutedCursor) and cursor.lag():
             self.pins.claim()
         cursor.on_change = _SaveLater(self._checkpoints, cursor)
-        try:
-            await self._checkpoints.save(cursor)
-        except BaseException:
-            self._drop(cursor.name)
-            raise
 
     # -- keeping and closing
 

@@ -216,8 +216,12 @@ class Sessions:
         expiry_ms: int,
         clean: bool,
         on_takeover: Callable[[], Awaitable[None]],
+        cursors: tuple[str, ...] = (),
     ) -> Session:
         """Let a connection of `owner` speak for a client; `clean` ends an earlier session.
+
+        `cursors` are written with the session's row, before any of them is kept: no cursor is left
+        without a session that ends it.
 
         Raises NotAuthorized, and touches nothing, when the session is another user's.
         """
@@ -240,7 +244,11 @@ class Sessions:
                 client_id=client_id, protocol=protocol, expiry_ms=expiry_ms
             )
             record = msgspec.structs.replace(
-                base, owner=owner, expiry_ms=expiry_ms, detached_at_ms=None
+                base,
+                owner=owner,
+                expiry_ms=expiry_ms,
+                detached_at_ms=None,
+                cursors=cursors or base.cursors,
             )
             session = Session(record, on_takeover, resumed=kept is not None)
             self._attached[client_id] = session

@@ -202,7 +202,7 @@ class CheckpointStore:
 
     async def _save_all_marked(self) -> None:
         try:
-            await self.save(*self._marked.values())
+            await self._save_cursors(tuple(self._marked.values()), marked=True)
         except Exception as error:  # noqa: BLE001 - reported; the cursors are saved again later
             self.on_error(error)
         finally:
@@ -212,16 +212,19 @@ class CheckpointStore:
 
     async def save(self, *cursors: Cursor) -> None:
         """Save these cursors now; returns when that is durable."""
+        await self._save_cursors(cursors, marked=False)
+
+    async def _save_cursors(self, cursors: Sequence[Cursor], *, marked: bool) -> None:
         if cursors:
             self._check_known()
         if len(self._stream.partitions) == 1:
-            await self._save(self._stream.partitions[0], cursors)
+            await self._save(self._stream.partitions[0], cursors, marked=marked)
             return
         parts: dict[PartitionHandle, list[Cursor]] = {}
         for cursor in cursors:
             parts.setdefault(self._home(cursor.name), []).append(cursor)
         saved = await asyncio.gather(
-            *(self._save(*part) for part in parts.items()), return_exceptions=True
+            *(self._save(*part, marked=marked) for part in parts.items()), return_exceptions=True
         )
         for failure in saved:  # only now: a caller that closes waits for all of them
             if failure is not None:
@@ -231,16 +234,24 @@ class CheckpointStore:
         """The partition that keeps the state of a cursor."""
         return self._placement.home(self._stream, name.encode())
 
-    async def _save(self, partition: PartitionHandle, cursors: Sequence[Cursor]) -> None:
+    async def _save(
+        self, partition: PartitionHandle, cursors: Sequence[Cursor], *, marked: bool
+    ) -> None:
+        """`marked`: leave out cursors that are no longer marked when it is their turn.
+
+        One that was saved meanwhile may be closed, and its name may have another cursor by then: an
+        old state must not be written behind a newer one.
+        """
         last: Offset | None = None
         rows: list[Row] = []
         chunk: list[tuple[Cursor, Parts]] = []
         for number, cursor in enumerate(cursors, 1):
-            parts: Parts = cursor.take_parts() if isinstance(cursor, IN_PARTS) else {}
-            chunk.append((cursor, parts))
-            rows += _rows(cursor, parts)
+            if not marked or self._marked.get(cursor.name) is cursor:
+                parts: Parts = cursor.take_parts() if isinstance(cursor, IN_PARTS) else {}
+                chunk.append((cursor, parts))
+                rows += _rows(cursor, parts)
             if number == len(cursors) or sum(len(value or b"") for _, value in rows) > CHUNK_BYTES:
-                last = self._append_saved(partition, rows, chunk)
+                last = self._append_saved(partition, rows, chunk) if chunk else last
                 rows, chunk = [], []
                 if number < len(cursors):
                     await asyncio.sleep(0)  # a hundred thousand cursors do not hold the loop
@@ -264,6 +275,12 @@ class CheckpointStore:
             if self._marked.get(cursor.name) is cursor:
                 del self._marked[cursor.name]
         return last
+
+    def take_over(self, cursor: Cursor) -> None:
+        """A cursor goes on from its kept state, if it has one: look it up in the cursor."""
+        self._check_known()
+        if cursor.name in self._kept:
+            self._kept[cursor.name] = cursor
 
     def let_go(self, cursor: Cursor) -> None:
         """A cursor was closed and saved: keep its state without the object."""

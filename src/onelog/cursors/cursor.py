@@ -301,6 +301,30 @@ class Reading:
             for source, offset in zip(self.sources.sources, self._offsets, strict=True)
         )
 
+    def places_ahead(self, limit: int) -> tuple[Source, list[Offset], Offset] | None:
+        """Where its next records are, for a reading of one topic in one partition with an index.
+
+        Returns the source, the offsets, `limit` at most, and the offset below which these are all.
+        None: its records have to be read, which also brings what is cold.
+        """
+        self.check()
+        wanted = self.sources
+        if wanted.exact is None or len(wanted.sources) != 1 or wanted.gates or self._begins:
+            return None
+        source = wanted.sources[0]
+        partition = source.partition
+        position, end = max(self.position(0), partition.start_offset), partition.last_stable_offset
+        is_fixed = source.stream.fixed_topic_at(partition.id, position) is not None
+        if position >= end or is_fixed or _is_stopped(source) or self.is_coming(source):
+            return None
+        try:
+            offsets = partition.topic_offsets_now(wanted.exact.encode(), position, end, limit)
+        except (Cold, PartitionStopped):
+            return None
+        if offsets is None:
+            return None
+        return source, offsets, end if len(offsets) < limit else Offset(offsets[-1] + 1)
+
     def read(self, limit: int, max_bytes: int = READ_BYTES) -> list[tuple[int, Record]]:
         """Up to `limit` records as (source index, record), reading forward.
 

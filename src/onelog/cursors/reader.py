@@ -88,6 +88,22 @@ def read_at(wanted: SourceSet, source: Source, offset: Offset) -> Record | None:
     return _as_records(source, rows)[0] if rows else None
 
 
+def read_batch(source: Source, offset: Offset) -> SharedRead | None:
+    """The checked batches of one read, of which the first holds an offset or follows it; or Cold.
+
+    None: there are none.
+    """
+    read = _shared.find(source.partition, offset)
+    if read is None:
+        data = source.partition.read_now(offset, 1, committed=True)
+        infos = check_batches(source, data, offset)
+        if not infos:
+            return None
+        read = SharedRead(data, infos)
+        _shared.hold(source.partition, read)
+    return read
+
+
 def read_places(source: Source, offsets: Sequence[int]) -> list[Record]:
     """The committed records at these ascending offsets, of any topic; removed ones are left out.
     Each batch is read once, however many of the offsets lie in it."""

@@ -9,8 +9,9 @@ owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
+from types import coroutine
 from typing import Any
 
 OnFailed = Callable[[BaseException], None]
@@ -38,6 +39,23 @@ class OwnedTasks:
         task.add_done_callback(partial(self._ran, on_failed))
         return task
 
+    def run_at_once(
+        self, work: Coroutine[Any, Any, Any], on_failed: OnFailed
+    ) -> asyncio.Task[Any] | None:
+        """Run a coroutine until it has to wait; only then is it a task. None: it is done.
+
+        Up to there it has no task of its own: it must not ask for the current one, as
+        `asyncio.timeout` does.
+        """
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            return None
+        except BaseException as error:  # noqa: BLE001 - as that of a task
+            on_failed(error)
+            return None
+        return self.run(_go_on(work, waits_for), on_failed)
+
     def cancel(self) -> None:
         """The owner ends: so does everything that is under way."""
         for task in self._tasks:
@@ -47,3 +65,23 @@ class OwnedTasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             on_failed(error)
+
+
+async def _go_on(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
+    return await _rest(work, waits_for)
+
+
+@coroutine
+def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """A coroutine that has begun, as what follows: it waits for `waits_for` first."""
+    while True:
+        try:
+            said = yield waits_for
+        except BaseException as error:  # noqa: BLE001 - it belongs to the coroutine
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, said)
+        try:
+            waits_for = step()
+        except StopIteration as done:
+            return done.value

@@ -82,6 +82,7 @@ from onelog.kernel._native.mqtt_output import (
     encode_acks,
     encode_publish,
 )
+from onelog.kernel._native.mqtt_places import deliver_places
 from onelog.kernel._native.pages import here_to
 from onelog.kernel._native.queue_end import (
     ConsumerEnd,
@@ -192,6 +193,7 @@ __all__ = [
     "crc32c",
     "decode_batch",
     "decode_columns",
+    "deliver_places",
     "decode_remaining_length",
     "decode_uvarint",
     "decode_varint",

@@ -75,6 +75,7 @@ from onelog.kernel.pure.mqtt_acks import MqttPass, StageAcks, encode_acks
 from onelog.kernel.pure.mqtt_fanout import MqttFanout
 from onelog.kernel.pure.mqtt_input import MqttInput
 from onelog.kernel.pure.mqtt_output import MqttOutput, encode_publish
+from onelog.kernel.pure.mqtt_places import deliver_places
 from onelog.kernel.pure.pages import here_to
 from onelog.kernel.pure.queue_end import (
     ConsumerEnd,
@@ -183,6 +184,7 @@ __all__ = [
     "crc32c",
     "decode_batch",
     "decode_columns",
+    "deliver_places",
     "decode_remaining_length",
     "decode_uvarint",
     "decode_varint",

@@ -59,7 +59,10 @@ def on_connect(connection: Connection, packet: Connect) -> None:
         raise Unavailable("MQTT could not recover and is not served now; /health says why")
     method = packet.properties.authentication_method
     if method is None:
-        connection.start(_connect_with_password(connection, packet))
+        # Without a password nothing has to wait, unless the session is kept.
+        connection.start(
+            _connect_with_password(connection, packet), at_once=packet.password is None
+        )
         return
     try:
         connection.exchange = connection.hub.authenticator.scram(method)
@@ -243,6 +246,7 @@ async def _enter(
             expiry_ms=expiry_ms,
             clean=packet.clean_start,
             on_takeover=connection.taken_over,
+            cursors=(cursor_name(client_id),),
         )
     except NotAuthorized as error:
         raise MqttError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error)) from None
@@ -263,9 +267,7 @@ async def _enter(
             await _restore(connection, session, door.record.body)
         await hub.wills.keep(client_id, connection.principal, packet.will)
         if expiry_ms:
-            record = msgspec.structs.replace(door.record, cursors=(cursor_name(client_id),))
-            await hub.broker.sessions.update(door, record)
-            await hub.broker.cursors.adopt(session)
+            await hub.broker.cursors.adopt(session, write=False)
             session.is_kept = True
     except OnelogError:
         hub.wills.forget(client_id)

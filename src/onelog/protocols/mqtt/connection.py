@@ -57,6 +57,7 @@ from onelog.protocols.mqtt.packets import (
 )
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import RETURN_CODES, ReasonCode
+from onelog.protocols.mqtt.routes import no_route
 from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.protocols.mqtt.unanswered import Unanswered
@@ -122,7 +123,7 @@ class Connection(Throttled):
         self.token_timer: asyncio.TimerHandle | None = None  # ends a login by token
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
-        self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
+        self.input = MqttInput(self.output, {}, no_route, limits.connect_packet_bytes)
         self.input.join(self, hub.turn)
         self.unanswered = Unanswered(self.input, limits.receive_maximum)
         self.data_received = self.input.receive
@@ -221,7 +222,7 @@ class Connection(Throttled):
         if self.token_timer is not None:
             self.token_timer.cancel()
         if self.session is not None:
-            self.start(self.hub.leave(self))
+            self.start(self.hub.leave(self), at_once=True)
         elif not self.is_entering:
             self._tasks.cancel()
         self._part()
@@ -250,13 +251,17 @@ class Connection(Throttled):
             count_request(self.seat, packet.type)
         HANDLERS[packet.type](self, packet)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine; later packets of the peer are not handled until it is done."""
+    def start(self, work: Coroutine[Any, Any, None], *, at_once: bool = False) -> None:
+        """Run a coroutine; later packets of the peer are not handled until it is done.
+
+        With `at_once` it runs in this call up to where it has to wait."""
         self.input.suspended = True
-        self.pauses.pause(_WORK)
-        task = self._tasks.run(self._finish(work), self._fault)
-        task.add_done_callback(lambda _task: work.close())  # it may be cancelled before it began
-        task.add_done_callback(lambda _task: self._part())
+        run = self._tasks.run_at_once if at_once else self._tasks.run
+        task = run(self._finish(work), self._fault)
+        if task is not None:
+            self.pauses.pause(_WORK)
+            task.add_done_callback(lambda _task: work.close())  # it may be cancelled at its begin
+            task.add_done_callback(lambda _task: self._part())
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -268,10 +273,11 @@ class Connection(Throttled):
         if self.state is State.CLOSED:
             return  # later packets of the peer are not handled
         self.input.suspended = False
-        self.pauses.resume(_WORK)
-        data = bytes(self._unread)
-        self._unread.clear()
-        self.input.receive(data)
+        if _WORK in self.pauses.reasons:  # else it did not wait, and its caller goes on
+            self.pauses.resume(_WORK)
+            data = bytes(self._unread)
+            self._unread.clear()
+            self.input.receive(data)
 
     def send(self, packet: Packet) -> None:
         """Send a packet; leave out explanations that the client has no room for (3.1.2-24)."""
@@ -345,11 +351,9 @@ class Connection(Throttled):
     def tag_publishes(self) -> None:
         """Let the client's publishes carry its id while it has a `no local` subscription."""
         session = self.session
-        if session is None:  # the socket was lost while a subscription was being opened
-            return
-        rows = (*session.subscriptions.values(), *(row.row for row in session.specials.values()))
-        needed = self.hub.shares.settings.needs_publishers or any(row.no_local for row in rows)
-        self.input.publisher = session.client_id.encode() if needed else b""
+        if session is not None:  # else the socket was lost while a subscription was being opened
+            needed = self.hub.shares.settings.needs_publishers or session.hides_own
+            self.input.publisher = session.client_id.encode() if needed else b""
 
     def after_saving(self, answer: Callable[[], None], *more: Cursor) -> None:
         """Answer when the session's state is durable, if it is kept, and that of `more`."""
@@ -494,7 +498,3 @@ class Connection(Throttled):
         else:
             self.transport.resume_reading()
             self.transport.close()
-
-
-def _no_route(_topic: bytes) -> None:
-    return None

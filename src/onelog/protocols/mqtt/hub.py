@@ -23,6 +23,7 @@ from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import MqttFanout, MqttOutput, MqttPass, MqttRoute, check_topic
 from onelog.net import ConnectionCounters, Connections
 from onelog.protocols.mqtt.acknowledging import puback_reason
+from onelog.protocols.mqtt.convoy import Convoy
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.exclusive import Exclusive
@@ -94,7 +95,8 @@ class Hub:
         self.counters = Counters()
         self.deliveries: Deliveries | None = None
         """Asked for each delivery; None while the authorizer does not decide on deliveries."""
-        self.fanout = MqttFanout(delivery_properties, self._may_have)
+        self.fanout = MqttFanout(delivery_properties, self.may_have)
+        self.convoy = Convoy(self)
         self._choose_deliveries()
         self.sessions: dict[str, MqttSession] = {}
         """Sessions with a connection, by client id."""
@@ -245,8 +247,9 @@ class Hub:
         found = Deliveries(authorizer, troubles) if authorizer.checks_delivery else None
         self.deliveries = found
         self.fanout.forget_plans()
+        self.convoy.forget_plans()
 
-    def _may_have(self, session: MqttSession, topic: bytes) -> bool:
+    def may_have(self, session: MqttSession, topic: bytes) -> bool:
         """Whether a session may have a topic. The fan-out remembers it with the topic's plan."""
         return self.deliveries is None or self.deliveries.allows_session(session, topic)
 
@@ -315,16 +318,16 @@ class Hub:
         fallen: list[tuple[MqttOutput, int]],
     ) -> None:
         for output in touched:
-            self._isolated(output, output.owner.write_out)
+            self.isolated(output, output.owner.write_out)
         for output, offset in fallen:
             self.counters.fallen_behind += 1
-            self._isolated(output, output.owner.fall_behind, source, offset)
+            self.isolated(output, output.owner.fall_behind, source, offset)
         if self.fanout.broken:
             broken, self.fanout.broken = self.fanout.broken, []
             for output, error in broken:
                 self._broke(output, error)
 
-    def _isolated(self, output: MqttOutput, act: Callable[..., None], *said: object) -> None:
+    def isolated(self, output: MqttOutput, act: Callable[..., None], *said: object) -> None:
         """Let the owner of an output act. If it raises, only its connection ends."""
         try:
             act(*said)

@@ -161,3 +161,8 @@ class RouteTable:
         self._count -= len(routes.by_topic) + len(routes.aside)
         routes.by_topic.clear()
         routes.aside.clear()
+
+
+def no_route(_topic: bytes) -> None:
+    """The route of every topic before a client is accepted."""
+    return

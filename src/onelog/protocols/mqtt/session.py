@@ -33,8 +33,9 @@ from onelog.broker import (
 )
 from onelog.kernel import MqttOutput
 from onelog.protocols.mqtt.backlog import has_caught_up, newest_positions
+from onelog.protocols.mqtt.lone_reading import read_packets
 from onelog.protocols.mqtt.matching import Matcher
-from onelog.protocols.mqtt.outgoing import Outgoing, prepare
+from onelog.protocols.mqtt.outgoing import Outgoing
 from onelog.protocols.mqtt.receiving import Inbound
 from onelog.protocols.mqtt.redelivering import Redelivery
 from onelog.protocols.mqtt.saving import Saver
@@ -52,6 +53,7 @@ from onelog.protocols.mqtt.subscribed import Subscribed
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
+    from onelog.protocols.mqtt.convoy import Rider
     from onelog.protocols.mqtt.greeting import Greeting
     from onelog.protocols.mqtt.hub import Hub
 
@@ -94,6 +96,8 @@ class MqttSession:
         self._passed: set[Place] = set()
         """Places that were in flight at a seek: they are not read again."""
         self._reading: Reading | None = None
+        self.ride: Rider | None = None
+        """Its way through the log together with other sessions (`convoy.py`)."""
         self._wait: Wait | None = None
         self._matcher: Matcher | None = None
 
@@ -227,6 +231,12 @@ class MqttSession:
 
     # -- special subscriptions
 
+    @property
+    def hides_own(self) -> bool:
+        """Whether one of its subscriptions does not want the client's own messages."""
+        rows = (*self.subscriptions.values(), *(row.row for row in self.specials.values()))
+        return any(row.no_local for row in rows)
+
     def kept_positions(self, text: str) -> list[Position] | None:
         """The positions of a special subscription of an earlier connection."""
         return self._special_positions.get(text)
@@ -254,6 +264,8 @@ class MqttSession:
         self._matcher = None
         if self._reading is not None:
             positions = self._reading.positions()
+            if self.ride is not None:
+                self.hub.loop.call_soon(self.catch_up)
             self._stop_reading()
             if self.subscriptions:
                 known = {(row.stream_id, row.partition) for row in positions}
@@ -386,13 +398,19 @@ class MqttSession:
                 positions = self._live_positions(*self.subscriptions)
                 self._reading = self.hub.broker.cursors.reading(self.filters, positions)
 
-    def catch_up(self) -> None:
+    def catch_up_alone(self) -> None:
+        """Read what cannot be read together with other sessions."""
+        self.catch_up(alone=True)
+
+    def catch_up(self, *, alone: bool = False) -> None:
         """Read the log while the client has room. Follow the end again once it is reached."""
         connection, reading = self.connection, self._reading
         if self._wait is not None:
             self._wait.cancel()
             self._wait = None
         if connection is None or connection.is_slow or self.output.live or self.is_saving:
+            return
+        if self.ride is not None:
             return
         if self.output.room and self._hungry:
             self._feed_hungry()
@@ -404,8 +422,11 @@ class MqttSession:
             return
         if self._hungry:
             room = (room + 1) // 2  # special subscriptions have a share of the window
+            alone = True
         try:
-            self._read_some(reading, room)
+            if not alone and not self._passed and self.hub.convoy.take(self, reading):
+                return
+            self.post(read_packets(self, reading, room, self._passed))
         except Closed:
             return
         self._wait_or_follow(reading)
@@ -434,28 +455,9 @@ class MqttSession:
             self._matcher = Matcher(self.client_id, self.subscriptions)
         return self._matcher
 
-    def _read_some(self, reading: Reading, room: int) -> None:
-        """Read and send as much as fits."""
-        matcher = self.matching()
-        now_ms = self.hub.clock.now_ms()
-        packets: list[Outgoing] = []
-        number, key, source = -1, ("", 0), None
-        for index, record in reading.read(room):
-            if index != number:
-                number, key = index, reading.sources.sources[index].key
-                source = self.hub.live.find(key)
-            if source is None or not self.may_have(record.topic):
-                continue
-            if self._passed and (*key, record.offset) in self._passed:
-                continue
-            publish = matcher.publish(key, record, now_ms)
-            if publish is not None:
-                packet = prepare(self.output, publish, (source.number, record.offset))
-                if packet is not None:
-                    packets.append(packet)
-        self.post(packets)
-
     def _stop_reading(self) -> None:
+        if self.ride is not None:
+            self.hub.convoy.leave(self.ride)
         if self._wait is not None:
             self._wait.cancel()
             self._wait = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -57,10 +57,13 @@ class SessionBody(msgspec.Struct, array_like=True):
 def in_flight_rows(output: MqttOutput, live: Live) -> list[InFlightRow]:
     """The messages that a client has not acknowledged, as they are kept."""
     rows = []
+    keys: dict[int, tuple[str, int]] = {}
     for packet_id, number, offset, qos, stage in output.in_flight():
         if number != OWN_SOURCE:
-            source = live.source(number)
-            rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
+            key = keys.get(number)
+            if key is None:
+                key = keys[number] = live.source(number).key
+            rows.append(InFlightRow(packet_id, key[0], key[1], offset, qos, stage))
         elif stage:  # only its release is left, and that needs no message
             rows.append(InFlightRow(packet_id, "", 0, 0, qos, stage))
     return rows
@@ -87,9 +90,9 @@ def cursor_name(client_id: str) -> str:
 
 def needed_positions(body: SessionBody) -> list[Position]:
     """The lowest offset per partition that the session still needs. It pins retention."""
-    places = [Position(row.stream_id, row.partition, row.offset) for row in body.in_flight]
     needed: dict[tuple[str, int], int] = {}
-    for rows in (body.positions, places, *(rows for _text, rows in body.specials)):
+    held: list[Sequence[Position | InFlightRow]] = [body.positions, body.in_flight]
+    for rows in (*held, *(rows for _text, rows in body.specials)):
         for row in rows:
             if row.stream_id:
                 key = (row.stream_id, row.partition)
