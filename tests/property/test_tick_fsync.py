@@ -168,7 +168,10 @@ class SlowWorld(World):
                 number = len(self.seen)
                 self.broker.publisher.when_written(lambda: self.say("written", number))
             case _:
-                await super().run(step)
+                try:
+                    await super().run(step)
+                except OnelogError as error:  # a partition that stopped
+                    self.say("refused", type(error).__name__)
         self.look()
 
     @property
@@ -188,7 +191,11 @@ class SlowWorld(World):
              row.visible.budget.held, row.visible.unseen_bytes, str(row.stopped))
             for row in self.partitions
         ]  # fmt: skip
-        return ([row[:-1] for row in ends], *await super().outcome())
+        try:
+            rest = await super().outcome()
+        except OnelogError as error:  # a partition that stopped is not read
+            rest = (list(self.seen), type(error).__name__)
+        return ([row[:-1] for row in ends], *rest)
 
 
 async def outcome_of(script: list[tuple[Any, ...]]) -> tuple[object, ...]:

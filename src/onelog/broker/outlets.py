@@ -116,7 +116,7 @@ class Write(msgspec.Struct, eq=False):
             finish_rows(rows, error, writing.troubles)
 
 
-class Begun(Protocol):
+class BegunWrite(Protocol):
     """A write that began: a `Write`, or what the kernel's tick took."""
 
     @property
@@ -134,7 +134,7 @@ class Writing:
         self.troubles = troubles
         self.messages = 0
         """Messages that outlets wrote."""
-        self.under_way: dict[Begun, None] = {}
+        self.under_way: dict[BegunWrite, None] = {}
         """Writes that began and are not answered, also those of the kernel's tick."""
 
     def write(self, stage: Stage, builder: BatchBuilder, count: int, rows: list[Waiting]) -> None:

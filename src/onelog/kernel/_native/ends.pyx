@@ -2,10 +2,10 @@
 
 Rules: the twin is the specification. A batch is appended here if nothing else has to come first:
 the partition accepts it as it is, it is visible as soon as it is written (then nobody may wait, and
-no earlier batch may wait for its feeds), or when a sync of this node's disk is over. A sync is asked
-for here if the active segment's file is all that is to be synced (`Flight`). When it is over, the
-answers, MQTT's feeds and the next sync need no Python, either; waiters, gaps and all that is due
-beside a sync do. Otherwise the caller takes the long way, with nothing changed.
+no earlier batch may wait for its feeds), or when a sync of this node's disk is over. A sync is
+asked for here if the active segment's file is all that is to be synced (`Flight`). When it is over,
+the answers, MQTT's feeds and the next sync need no Python, either; waiters, gaps and all that is
+due beside a sync do. Otherwise the caller takes the long way, with nothing changed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE

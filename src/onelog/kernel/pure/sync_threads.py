@@ -130,7 +130,7 @@ class SyncThreads:
         for ticket in self.take():
             try:
                 ticket.done(ticket)
-            except Exception as error:  # noqa: BLE001 - the others are told
+            except Exception as error:  # noqa: BLE001 - the others are called
                 raised(ticket.done, error)
 
     def close(self) -> None:
