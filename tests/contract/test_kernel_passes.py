@@ -23,11 +23,13 @@ class SoonLoop:
         self.soon: list = []
         self.raised: list[str] = []
 
-    def call_soon(self, call) -> None:
-        self.soon.append(call)
-
-    def call_exception_handler(self, context) -> None:
-        self.raised.append(str(context["exception"]))
+    def call_soon(self, call, *arguments) -> None:
+        if arguments:
+            with pytest.raises(ValueError) as raised:
+                call(*arguments)
+            self.raised.append(str(raised.value))
+        else:
+            self.soon.append(call)
 
 
 def test_a_pass_makes_soon_calls_then_last_calls_behind_its_function(kernel):

@@ -2,7 +2,8 @@
 
 Rules: the twin is the specification. A batch goes straight on here if nothing else has to come
 first: it begins where the source stands, nothing holds the source back, and the listener is MQTT's
-fan-out, is not concerned, or feeds queues as before. Python gets every other batch, and whatever the fan-out leaves.
+fan-out, is not concerned, or feeds queues as before. Python gets every other batch, and whatever
+the fan-out leaves.
 """
 
 from libc.stdint cimport int64_t

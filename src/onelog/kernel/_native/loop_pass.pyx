@@ -74,10 +74,13 @@ cdef class LoopPass:
             try:
                 call()
             except Exception as error:
-                self.loop.call_exception_handler(
-                    {"message": f"Exception in {call!r}", "exception": error}
-                )
+                self.loop.call_soon(raise_again, error)
         return 0
+
+
+def raise_again(error):
+    """Raise what a call raised where the loop reports it."""
+    raise error
 
 
 cpdef LoopPass pass_of(loop):

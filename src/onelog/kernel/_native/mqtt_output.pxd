@@ -14,8 +14,8 @@ cdef class MqttOutput:
     cdef public Py_ssize_t packet_bytes_max
     cdef public bint live
     cdef public bint touched
-    # Its writer; None: the owner takes the bytes. If it is the `write` of a socket of ours, `outbox`
-    # is that socket.
+    # Its writer; None: the owner takes the bytes. If it is the `write` of a socket of ours,
+    # `outbox` is that socket.
     cdef object call
     cdef Outbox outbox
     # Whether its owner has to know of each delivery, because it keeps the state.

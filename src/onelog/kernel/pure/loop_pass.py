@@ -68,10 +68,13 @@ class LoopPass:
         for call in calls:
             try:
                 call()
-            except Exception as error:  # noqa: BLE001 - the loop reports it
-                self._loop.call_exception_handler(
-                    {"message": f"Exception in {call!r}", "exception": error}
-                )
+            except Exception as error:  # noqa: BLE001 - the loop reports it, as of its own calls
+                self._loop.call_soon(raise_again, error)
+
+
+def raise_again(error: Exception) -> None:
+    """Raise what a call raised where the loop reports it."""
+    raise error
 
 
 def pass_of(loop: asyncio.AbstractEventLoop) -> LoopPass:

@@ -25,7 +25,7 @@ _log = get_logger("mqtt")
 
 async def subscribe_configured(connection: Connection) -> None:
     """Give a client that was just accepted its subscriptions."""
-    wanted = connection.hub.auto_subscriptions
+    wanted = connection.hub.features.auto_subscribe
     session = connection.session
     if not wanted or session is None:
         return

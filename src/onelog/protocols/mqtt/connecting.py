@@ -165,7 +165,7 @@ async def _accept(
 ) -> None:
     hub, limits, output = connection.hub, connection.hub.limits, connection.output
     connection.identity = identity
-    redirect = hub.redirect
+    redirect = hub.features.redirect
     if redirect.to:  # MQTT5 4.11
         connection.refuse(
             ReasonCode.SERVER_MOVED if redirect.permanent else ReasonCode.USE_ANOTHER_SERVER,

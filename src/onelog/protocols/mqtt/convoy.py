@@ -97,7 +97,7 @@ class Rider:
         return True
 
 
-class Lane:
+class ConvoyLane:
     """The riders of one partition."""
 
     def __init__(self, convoy: Convoy, key: tuple[str, int]) -> None:
@@ -305,7 +305,7 @@ class Convoy:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.fanout = MqttFanout(delivery_properties, hub.may_have)
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes: dict[tuple[str, int], ConvoyLane] = {}
         self._runs = False
         self._counted = 0
 
@@ -330,7 +330,7 @@ class Convoy:
         )
         lane = self._lanes.get(source.key)
         if lane is None:
-            lane = self._lanes[source.key] = Lane(self, source.key)
+            lane = self._lanes[source.key] = ConvoyLane(self, source.key)
         lane.add(rider)
         self._run_soon()
         return True
@@ -378,7 +378,7 @@ class Convoy:
         if self._lanes:
             self._run_soon()
 
-    def _isolated(self, lane: Lane) -> bool:
+    def _isolated(self, lane: ConvoyLane) -> bool:
         try:
             return lane.run()
         except Exception as error:  # noqa: BLE001 - the sessions of other partitions go on

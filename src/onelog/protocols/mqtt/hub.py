@@ -115,8 +115,7 @@ class Hub:
         self.delayed = Delayed(broker, clock, features.delayed)
         self.system = System(self, features.system)
         self.rewriter = Rewriter(features.rewrite)
-        self.auto_subscriptions = features.auto_subscribe
-        self.redirect = features.redirect
+        self.features = features
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self.routes = RouteTable(is_rewritten=bool(self.rewriter))
