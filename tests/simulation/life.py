@@ -100,9 +100,10 @@ class Life(World):
         self.reader.commit_read()
         asked = {row.stream_id: row.offset for row in self.reader.committed()}
         main = self.broker.streams.get("main").record.id
-        self.commit_asked = max(self.commit_asked, int(asked.get(main, 0)))
+        offset = int(asked.get(main, 0))
+        self.commit_asked = max(self.commit_asked, offset)
         await self.broker.cursors.save(self.reader)
-        self.committed = self.commit_asked
+        self.committed = max(self.committed, offset)
 
     def see(self, record: Any) -> None:
         self.seen[record.stream, int(record.offset)] = record.value

@@ -12,6 +12,7 @@ import random
 import pytest
 
 from onelog.base.clock import ManualClock
+from onelog.broker import LOCAL, Message
 from onelog.log.partition import Partition
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment import SegmentEngine
@@ -147,6 +148,43 @@ class Worst(random.Random):
 
     def randrange(self, *_bounds: int) -> int:
         return 0
+
+
+class Refused(Life):
+    """A commit is refused; in the next life one that goes less far is answered."""
+
+    async def run(self) -> None:
+        self.disk._chance = Worst()
+        await self.start()
+        await self.send()
+        self.sick, self.disk.fails_next = True, 1
+        with self.refusals():
+            await self.read()
+        assert (self.committed, self.commit_asked) == (0, 1), "the commit was not refused"
+        await self.lose_power()
+        self.sick, self.disk.fails_next = True, 1
+        with self.refusals():
+            await self.send()
+        main = self.broker.streams.get("main").partitions[0]
+        assert main.stopped is not None, "the reader reads on where it was refused"
+        await self.read()
+        await self.lose_power()
+        await self.broker.close()
+
+    async def send(self) -> None:
+        value = self.next_value()
+        self.attempted[value] = "keep/1"
+        await self.broker.publish_many([Message("keep/1", value)], principal=LOCAL)
+
+    async def lose_power(self) -> None:
+        self.doom = "power"
+        await self.die()
+        await self.start()
+
+
+def test_a_refused_commit_does_not_count_as_answered_with_the_next_one():
+    """The reader of a stopped partition commits the rest: nothing is lost. Found by a seed."""
+    assert run_seed(Refused, 0).committed == 0
 
 
 @pytest.mark.parametrize("has_records", [False, True])
