@@ -67,7 +67,7 @@ def test_a_batch_that_cannot_be_inflated_raises_for_its_reader():
     info = scan_batches(large)[0]
     large[HEADER_BYTES : HEADER_BYTES + 8] = bytes(8)
     owner = object()
-    large += bytes(inflating._PACKED_BYTES)
+    large += bytes(inflating.PACKED_BYTES)
     info = info._replace(size_bytes=len(large))
     with pytest.raises(PackedRecords) as raised:
         slices_now(owner, large, info)

@@ -87,7 +87,7 @@ async def test_syncs_that_come_back_in_time_are_no_alarm_and_leave_no_timer() ->
     shared.syncs.begin("s/0")
     shared.syncs.end("s/0")
     await asyncio.sleep(0.05)
-    assert shared.syncs._timer is None
+    assert shared.syncs.timer is None
     assert shared.troubles.count(SYNC_HANGS) == 0
     await syncer.close()
 
