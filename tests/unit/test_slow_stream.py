@@ -29,7 +29,9 @@ class Disk:
     """The disk of one stream: its syncs stand still until `go`."""
 
     def __init__(self, broker: Broker, stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        log = broker.streams.get(stream).partition(0).log
+        partition = broker.streams.get(stream).partition(0)
+        log = partition.log
+        partition.log_end = None  # the kernel would sync without asking `log`
         self._gate = threading.Event()
         self.reached = threading.Event()
         real = type(log).sync

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from onelog.base.clock import SystemClock
-from onelog.kernel import SyncThreads, pass_of
+from onelog.kernel import SyncThreads
 from onelog.log.pool import Pool
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import HasDescriptor, SyncTicket
@@ -55,9 +54,8 @@ class Syncer(Pool):
             return None
         try:
             disk = SyncThreads(DISK_THREADS)
-            # A pass, so that answers and deliveries leave in the wake-up that brought the syncs.
-            answer = partial(disk.answer, self.raised)
-            self._loop.add_reader(disk.fileno(), pass_of(self._loop).run, answer)
+            # Without a frame in between: the kernel answers the syncs that it began itself.
+            self._loop.add_reader(disk.fileno(), disk.answer, self.raised)
         except (OSError, NotImplementedError):  # no room for threads; a loop without readers
             self._is_slow = True
             return None

@@ -3,8 +3,8 @@
  *
  * Rules:
  * - A send is asked for with MSG_DONTWAIT and MSG_WAITALL, and without an answer for success. So
- *   when the call returns, each send is over: it went as a whole, or an answer says how far it
- *   came, or which error it met. The bytes are not needed any longer.
+ *   when the call returns, each send is over: it went as a whole, or an answer says how far it came,
+ *   or which error it met. The bytes are not needed any longer.
  * - Only the thread that opened a ring uses it.
  * - A ring that cannot be opened, or that does not keep the first rule, is not used at all.
  */
@@ -181,8 +181,7 @@ static inline int ol_ring_open(ol_ring *ring) {
         ring->fd = (int)syscall(OL_SYS_SETUP, OL_RING_SENDS, &params);
     }
     if (ring->fd <= 0) {
-        problem = ring->fd < 0 ? errno : EBADF; /* 0 means that there is no ring */
-        if (ring->fd == 0) close(0);
+        problem = errno;
         ring->fd = 0;
         return problem;
     }

@@ -211,8 +211,8 @@ async def _release_answered(connection: Connection, packet_id: int) -> None:
 
     No packet of the client is handled meanwhile, so that many of them cost nothing.
     """
-    assert connection.session is not None
-    await connection.session.inbound.finish()
+    if connection.session is not None:  # it may have ended before this began
+        await connection.session.inbound.finish()
     if connection.session is not None:  # otherwise the client's next connection releases it
         _release(connection, packet_id)
 
