@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bench.report import Row, median, row, say, seconds
-from onelog.spark.lakehouse.formats import open_table
-from onelog.spark.lakehouse.options import parse_options
+from onelog.lake.formats import open_table
+from onelog.lake.options import parse_options
 
 ROUNDS = 3
 FILES, FILE_ROWS, VALUE_BYTES = 4, 100_000, 1024

@@ -17,9 +17,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OWN = {"onelog", "pyspark_onelog", "pyspark_onelog_table"}
 ROOMS = {
-    "onelog/backup/object_store.py": "s3",
+    "onelog/objects/bucket.py": "object",
     "onelog/observe/tracing.py": "otel",
     "onelog/storage/kv/": "rocksdb",
+    "onelog/lake/": "lake",
     "onelog/spark/connect.py": "spark-connect",
     "onelog/pipelines/declarative/": "spark-connect",
     "onelog/spark/": "spark",

@@ -73,7 +73,7 @@ def _allowed(key: Key) -> str:
     if key.choices:
         return ", ".join(f"`{choice}`" for choice in key.choices)
     if isinstance(key.default, tuple):
-        return "list of tables"
+        return "list of texts" if key.path == "store.options" else "list of tables"
     if isinstance(key.default, bool):
         return "`true`, `false`"
     if isinstance(key.default, int):
@@ -81,6 +81,8 @@ def _allowed(key: Key) -> str:
         if high is None:
             return '0 or more, `"unlimited"`' if low == -1 else f"{_shown(key, low)} or more"
         return f"{_shown(key, low)} to {_shown(key, high)}"
+    if isinstance(key.default, float):
+        return f"{key.bounds.ge} or more"
     return "text"
 
 

@@ -29,7 +29,13 @@ from onelog.admin.passes import SUBJECT as PASSES
 from onelog.admin.passes import run_pass_command
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import HttpServer
-from onelog.assembly import open_broker, open_store, security_settings
+from onelog.assembly import (
+    open_broker,
+    open_store,
+    security_settings,
+    store_prices,
+    store_settings,
+)
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
@@ -104,6 +110,9 @@ def broker_settings(config: Config) -> BrokerSettings:
         quota_burst_s=config.security.quotas.burst_ms / 1000,
         quota_patience_s=config.security.quotas.patience_ms / 1000,
         reserved=(STREAM_PREFIX,),
+        store=store_settings(config.store),
+        store_couriers=config.store.couriers,
+        store_prices=store_prices(config.store.prices),
     )
 
 
@@ -392,6 +401,7 @@ class Server:
 
         self.health.register("partitions", stopped)
         self.metrics.register("broker", lambda: broker_samples(broker))
+        self.metrics.register("store", broker.objects.samples)
 
     async def _until_stop_or(self, other: asyncio.Future[Any]) -> None:
         stop: asyncio.Future[bool] = asyncio.create_task(self._stop.wait())

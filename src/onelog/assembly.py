@@ -19,7 +19,7 @@ from onelog.backup.repository import Progress
 from onelog.backup.restored import Restored, RestoreRequest
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands, failed
-from onelog.base.errors import ConfigError, StorageError, Unavailable
+from onelog.base.errors import ConfigError, InvalidRequest, StorageError, Unavailable
 from onelog.broker import (
     Authorizer,
     Broker,
@@ -34,9 +34,14 @@ from onelog.broker import (
 from onelog.broker.audited import command_event, keep_event
 from onelog.config.model import Security
 from onelog.config.model import Tokens as TokenKeys
+from onelog.config.store import Store as StoreKeys
+from onelog.config.store import StorePrices, store_options
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.net.binding import words
+from onelog.objects.counts import Prices
+from onelog.objects.store import ObjectStore, StoreSettings
+from onelog.objects.store import open_store as open_object_store
 from onelog.observe.troubles import Troubles
 from onelog.restoring import restore
 from onelog.security import ban_commands, token_commands
@@ -247,7 +252,8 @@ async def open_broker(
         "memory": MemoryEngine(clock),
         "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
     }
-    return await Broker.open(
+    objects = _object_store(settings.store)
+    broker = await Broker.open(
         store,
         engines,
         clock,
@@ -256,6 +262,39 @@ async def open_broker(
         quotas=quotas,
         troubles=troubles,
         scratch=data_dir / "backup.tmp",
+    )
+    broker.objects.store = objects
+    return broker
+
+
+def _object_store(settings: StoreSettings | None) -> ObjectStore | None:
+    """The object store of the configuration; it is not asked anything before it is needed."""
+    if settings is None:
+        return None
+    try:
+        return open_object_store(settings)
+    except InvalidRequest as error:
+        raise ConfigError(f"store.url, store.options: {error}") from error
+
+
+def store_settings(chosen: StoreKeys) -> StoreSettings | None:
+    """What the configuration says about the object store; None: there is none."""
+    if not chosen.url:
+        return None
+    return StoreSettings(
+        url=chosen.url, options=store_options(chosen), deadline_ms=chosen.deadline_ms
+    )
+
+
+def store_prices(chosen: StorePrices) -> Prices:
+    """What the configuration says about its prices."""
+    return Prices(
+        put=chosen.put,
+        get=chosen.get,
+        list=chosen.list,
+        delete=chosen.delete,
+        sent_gb=chosen.sent_gb,
+        received_gb=chosen.received_gb,
     )
 
 

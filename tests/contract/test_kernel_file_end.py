@@ -9,9 +9,10 @@ import pytest
 
 from onelog.base import faults
 from onelog.storage.engine import LogSettings
-from onelog.storage.segment.files import FileCache, WriteHandle
+from onelog.storage.files import FileCache
+from onelog.storage.residence import Map
+from onelog.storage.segment.files import WriteHandle
 from onelog.storage.segment.index import SparseIndex
-from onelog.storage.segment.residence import Map
 from onelog.storage.segment.topics import TopicTail
 
 SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=500, segment_age_ms=1_000)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from onelog.kernel.types import OPEN_SYNCS_MAX
-from onelog.storage.segment.files import OpenFile
+from onelog.storage.files import OpenFile
 from tests.support.disks import GatedDisk
 
 WAIT_S = 20

@@ -8,9 +8,9 @@ from onelog.backup.marks import mark_name
 from onelog.backup.repository import Repository, now_ms
 from onelog.backup.stores import open_backup_store
 from onelog.base.errors import Conflict, NotFound, OnelogError, StorageError
-from tests.spark.s3_server import ACCESS_KEY, REGION, SECRET_KEY, available, s3_server
 from tests.support.backups import back_up, restore_into, until
 from tests.support.brokers import history, running, say
+from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, available, s3_server
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="SeaweedFS is not installed"),

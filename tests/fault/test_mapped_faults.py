@@ -65,7 +65,7 @@ def test_maps_that_are_gone_are_looked_after_no_more(tmp_path: Path):
     script = f"""
 import mmap, os, sys
 sys.path[:0] = {sys.path!r}
-from onelog.storage.segment.residence import Map
+from onelog.storage.residence import Map
 path = {str(tmp_path / "file")!r}
 open(path, "wb").write(bytes({2 * mmap.PAGESIZE}))
 with open(path, "rb") as file:

@@ -16,8 +16,8 @@ import pytest
 from onelog.base import faults
 from onelog.base.errors import PartitionStopped
 from onelog.storage.engine import Buffer, LogSettings, PartitionKey
+from onelog.storage.files import OpenFile
 from onelog.storage.segment import SegmentEngine, SegmentLog
-from onelog.storage.segment.files import OpenFile
 from tests.batches import append, fill, make_batch, read_all, spans
 
 pytestmark = pytest.mark.fault

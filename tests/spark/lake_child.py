@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 
 import onelog.spark
-from onelog.spark.lakehouse.options import parse_options
+from onelog.lake.options import parse_options
 from onelog.spark.lakehouse.sink import TableStreamWriter
 from tests.spark.jvm import local_settings
 from tests.spark.s3_lakes import lake_of

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from onelog.spark.lakehouse.formats import open_table
-from onelog.spark.lakehouse.options import TableOptions, parse_options
+from onelog.lake.formats import open_table
+from onelog.lake.options import TableOptions, parse_options
+from onelog.lake.tables import LakeTable
 from onelog.spark.lakehouse.sink import Staged, TableSink
-from onelog.spark.lakehouse.tables import LakeTable
 
 FORMATS = ("iceberg", "delta", "parquet")
 WITH_UPSERT = ("iceberg", "delta")

@@ -12,11 +12,11 @@ from typing import Any
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
+from onelog.lake.formats import open_table
+from onelog.lake.options import parse_options
 from onelog.pipelines import Pipeline, Progress, Workspace, job_text
 from onelog.pipelines.load import parse_pipeline
 from onelog.pipelines.runner import PipelineRun
-from onelog.spark.lakehouse.formats import open_table
-from onelog.spark.lakehouse.options import parse_options
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.topics import append, row, servers
 

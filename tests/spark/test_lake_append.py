@@ -202,7 +202,7 @@ def test_another_partitioning_than_the_tables_is_refused(lake):
 
 
 def test_more_partitions_than_open_files_are_all_written(lake, monkeypatch):
-    monkeypatch.setattr("onelog.spark.lakehouse.writing.OPEN_FILES_MAX", 3)
+    monkeypatch.setattr("onelog.lake.writing.OPEN_FILES_MAX", 3)
     sink = lake.sink(DDL, partitionBy="id")
     write(sink, SCHEMA, "q", 0, rows(*range(20)))
     assert ids(lake) == [*range(20)]
@@ -217,7 +217,7 @@ def test_small_batches_become_one_row_group(lake, tmp_path):
 
 
 def test_files_are_cut_at_their_size(lake, monkeypatch):
-    monkeypatch.setattr("onelog.spark.lakehouse.writing.GROUP_BYTES", 1)
+    monkeypatch.setattr("onelog.lake.writing.GROUP_BYTES", 1)
     sink = lake.sink(DDL, fileBytes=str(1 << 20), compression="none")
     big = [{"id": n, "name": str(n) * 200_000, "at": NOON} for n in range(10, 22)]
     write(sink, SCHEMA, "q", 0, big)
@@ -239,7 +239,7 @@ def test_the_mark_of_every_query_stays_however_many_there_are(tmp_path):
 
 
 def test_a_query_too_many_is_refused_and_those_that_are_known_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("onelog.spark.lakehouse.iceberg.MARKS_MAX", 3)
+    monkeypatch.setattr("onelog.lake.iceberg.MARKS_MAX", 3)
     lake = Lake("iceberg", tmp_path)
     sink = lake.sink(DDL)
     for number in range(3):
@@ -253,7 +253,7 @@ def test_a_query_too_many_is_refused_and_those_that_are_known_go_on(tmp_path, mo
 
 def test_of_single_writes_the_last_marks_stay(tmp_path, monkeypatch):
     """A stream that writes once a day would otherwise take its last batch for new."""
-    monkeypatch.setattr("onelog.spark.lakehouse.iceberg.JOB_MARKS_MAX", 3)
+    monkeypatch.setattr("onelog.lake.iceberg.JOB_MARKS_MAX", 3)
     lake = Lake("iceberg", tmp_path)
     sink = lake.sink(DDL)
     write(sink, SCHEMA, "stream", 7, rows(0))

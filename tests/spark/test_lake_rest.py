@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from onelog.spark.lakehouse.upkeep import keep_up
+from onelog.lake.upkeep import keep_up
 from tests.spark.lakes import Lake, stage, write
 from tests.spark.rest_catalog import available, rest_catalog
 

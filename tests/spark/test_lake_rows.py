@@ -13,8 +13,8 @@ from pyiceberg.types import StringType as IcebergString
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from onelog.base.errors import ConfigError, InvalidRequest
-from onelog.spark.lakehouse.file_rows import FileRows
-from onelog.spark.lakehouse.options import OPTIONS, parse_options
+from onelog.lake.file_rows import FileRows
+from onelog.lake.options import OPTIONS, parse_options
 from onelog.spark.lakehouse.sink import TableSink
 from tests.spark.lakes import FORMATS, WITH_UPSERT, Lake, stage, write
 from tests.spark.lines import ROOT

@@ -18,18 +18,18 @@ import pytest
 from pyarrow import fs
 
 from onelog.base.errors import NotAuthorized, NotFound, OnelogError, Unavailable
+from onelog.lake import storage
+from onelog.lake.upkeep import keep_up
 from onelog.spark import read_table
-from onelog.spark.lakehouse import storage
-from onelog.spark.lakehouse.upkeep import keep_up
 from tests.conformance.kafka_brokers import unique
 from tests.spark.lakes import FORMATS, WITH_UPSERT, stage, write
 from tests.spark.lines import ROOT
 from tests.spark.rest_catalog import available as rest_is_available
 from tests.spark.rest_catalog import rest_catalog
 from tests.spark.s3_lakes import TOLD, S3Lake, s3_lake
-from tests.spark.s3_server import SECRET_KEY, S3Server, available, s3_server
 from tests.spark.test_lake_kill import FILES, PER_FILE
 from tests.spark.test_lake_kill import run as run_driver
+from tests.support.s3_server import SECRET_KEY, S3Server, available, s3_server
 
 pytestmark = [
     pytest.mark.spark_slow,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from onelog.base.errors import ConfigError
-from onelog.spark.lakehouse.options import parse_options
-from onelog.spark.lakehouse.s3_access import FILE, PROFILE, S3_OPTIONS, SOURCES, s3_access
-from onelog.spark.lakehouse.storage import FAILURES, Storage, is_object_store
+from onelog.lake.options import parse_options
+from onelog.lake.s3_access import FILE, PROFILE, S3_OPTIONS, SOURCES, s3_access
+from onelog.lake.storage import FAILURES, Storage, is_object_store
 from onelog.spark.s3_jars import split_access
 from tests.spark.lines import ROOT
 

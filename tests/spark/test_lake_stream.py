@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource
 
-from onelog.spark.lakehouse.options import parse_options
+from onelog.lake.options import parse_options
 from onelog.spark.lakehouse.sink import TableStreamWriter
 from tests.spark.lakes import FORMATS, Lake
 

@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, TopicPartition
 from pyiceberg.types import LongType as IcebergLong
 
 from onelog.base.errors import InvalidRequest
+from onelog.lake.options import parse_options
+from onelog.lake.projection import projected
+from onelog.lake.upkeep import keep_up
 from onelog.spark import read_table
-from onelog.spark.lakehouse.options import parse_options
-from onelog.spark.lakehouse.projection import projected
-from onelog.spark.lakehouse.upkeep import keep_up
 from tests.conformance.kafka_brokers import unique
 from tests.spark.lakes import FORMATS, WITH_UPSERT, Lake, stage, write
 from tests.spark.topics import servers

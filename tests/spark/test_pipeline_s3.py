@@ -16,8 +16,8 @@ import pytest
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
 from tests.spark.lines import ROOT
 from tests.spark.pipelines import send
-from tests.spark.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, available, s3_server
 from tests.spark.topics import make_topic, servers
+from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, available, s3_server
 
 pytestmark = [
     pytest.mark.spark_slow,

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from onelog.base.errors import ConfigError, OffsetOutOfRange, OnelogError, Unavailable
 from onelog.kafka_client import Fetched, messages
 from onelog.kafka_client.wire import Reader
-from onelog.spark.arrow import MILLIS_MAX, constant_array, time_array
+from onelog.lake.arrow import MILLIS_MAX, constant_array, time_array
 from onelog.spark.options import CONNECTION, Given, access_of
 from onelog.spark.source import loss
 from onelog.spark.source.limits import Admission, share_out

@@ -22,7 +22,7 @@ import pyspark
 from bench.kafka_jars import fetch_into
 from onelog.spark import java_home
 from tests.spark.lines import ROOT
-from tests.spark.s3_server import free_pairs
+from tests.support.s3_server import free_pairs
 
 FOLDER = ROOT / "build" / "spark" / "yarn"
 START_S = 120.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.assembly import restore_backup
-from onelog.backup.manifest import BackupPartition, BackupSummary, Manifest, new_id
+from onelog.backup.manifest import BackupManifest, BackupPartition, BackupSummary, new_id
 from onelog.backup.repository import Repository
 from onelog.backup.restored import Restored, RestoreRequest
 from onelog.backup.sending import BackupPlan, Sending, SentCounts
@@ -43,7 +43,7 @@ def plan_of(root: Path, url: str, point_ms: int = POINT_MS, **sizes: int) -> Bac
     )
 
 
-def send(root: Path, store: Path, point_ms: int = POINT_MS) -> Manifest:
+def send(root: Path, store: Path, point_ms: int = POINT_MS) -> BackupManifest:
     """Send all files of a folder."""
     return Sending(plan_of(root, str(store), point_ms), repository_in(store), _ignore).run()
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from onelog import assembly
-from onelog.base.errors import PartitionStopped
+from onelog.base.errors import PartitionStopped, StorageError
 from onelog.broker import Broker, BrokerSettings
 from onelog.storage.engine import (
     Cold,
@@ -81,10 +81,10 @@ class ColdLog:
     def _look(self, read: tuple[object, ...], look: Callable[[], Any]) -> Any:
         key = (self._engine.generation, *read)
         if self._engine.is_cold and self._held[key] <= 0:
-            if self._engine.failure is not None and self._failed:
+            if isinstance(self._engine.failure, PartitionStopped) and self._failed:
                 raise self._engine.failure
             self._engine.cold_reads += 1
-            raise Cold(key, 1)
+            raise Cold(key, 1, remote=self._engine.is_remote)
         return look()
 
     def read(self, offset: int, max_bytes: int, upto: int) -> memoryview:
@@ -122,7 +122,9 @@ class ColdEngine:
         self.gate = threading.Event()
         self.gate.set()
         self.is_cold = True
-        self.failure: PartitionStopped | None = None
+        self.is_remote = False
+        """Whether its bytes lie in an object store."""
+        self.failure: StorageError | None = None
         self.cold_reads = 0
         self.brought = 0
         self.generation = 0

@@ -12,7 +12,7 @@ import pytest
 from onelog.backup import repository as repository_module
 from onelog.backup import sending
 from onelog.backup.fetching import fetch
-from onelog.backup.manifest import FileRow, Manifest, decode_manifest, encode_manifest, new_id
+from onelog.backup.manifest import BackupManifest, FileRow, decode_manifest, encode_manifest, new_id
 from onelog.backup.marks import mark_name
 from onelog.backup.repository import GRACE_MS, now_ms
 from onelog.backup.stores import FolderBackups, open_backup_store
@@ -406,7 +406,7 @@ def test_a_manifest_that_names_files_outside_of_the_data_is_refused(root, tmp_pa
     manifest = send(root, tmp_path / "store")
     for name in ("../out", "/etc/out", "a/../../out"):
         row = FileRow(name, 0, (0, 0), ())
-        bad = Manifest(summary=manifest.summary, partitions=(), files=(row,))
+        bad = BackupManifest(summary=manifest.summary, partitions=(), files=(row,))
         assert decode_manifest("x", encode_manifest(bad)) == bad
         with pytest.raises(StorageError, match="outside"):
             fetch(repository_in(tmp_path / "store"), bad, tmp_path / "again", quiet, {})

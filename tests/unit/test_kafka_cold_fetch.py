@@ -8,8 +8,8 @@ from functools import partial
 import kio.schema.list_offsets.v1.request as asking
 import pytest
 
-from onelog.base.errors import Closed, PartitionStopped
-from onelog.log.arrivals import COURIERS
+from onelog.base.errors import Closed, ColdDamaged, ColdUnavailable, PartitionStopped
+from onelog.log.couriers import LOCAL
 from onelog.protocols.kafka import fetching
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
@@ -149,10 +149,10 @@ async def test_a_broker_that_stops_does_not_bring_what_nobody_gets(cold):
     await asyncio.sleep(0.01)
     engine.gate.set()
     await closing
-    assert engine.brought - brought <= COURIERS
+    assert engine.brought - brought <= LOCAL
     told = await asyncio.gather(*waiting, return_exceptions=True)
     # Those that a courier had begun may be read, unless they need one more.
-    assert sum(isinstance(row, Closed) for row in told) >= 20 - COURIERS
+    assert sum(isinstance(row, Closed) for row in told) >= 20 - LOCAL
 
 
 async def test_an_offset_by_time_waits_for_the_disk_and_the_loop_does_not(cold):
@@ -167,3 +167,39 @@ async def test_an_offset_by_time_waits_for_the_disk_and_the_loop_does_not(cold):
     assert answer.topics[0].partitions[0].offset == 0
     assert engine.brought > 0
     assert engine.in_loop == []
+
+
+async def test_a_store_that_is_away_is_a_retriable_error_and_never_out_of_range(cold):
+    here, engine = cold
+    await put(here, batch(b"a"))
+    engine.is_remote, engine.failure = True, ColdUnavailable("nobody answers")
+    (row,) = parts(await ask(here.client(), 0, wait_ms=0))
+    assert row.error_code is ErrorCode.kafka_storage_error
+    engine.failure = None
+    async with asyncio.timeout(20):
+        while b"a" not in bytes(parts(await ask(here.client(), 0, wait_ms=0))[0].records or b""):
+            pass
+
+
+async def test_bytes_that_are_gone_are_an_error_at_once_for_whoever_asks_next(cold, monkeypatch):
+    monkeypatch.setattr(fetching, "COLD_WAIT_S", 0.05)
+    here, engine = cold
+    await put(here, batch(b"a"))
+    engine.is_remote, engine.failure = True, ColdDamaged("t/00/x is missing: offsets 0 to 1")
+    for _ in range(3):
+        (row,) = parts(await ask(here.client(), 0, wait_ms=0))
+        assert row.error_code is ErrorCode.kafka_storage_error
+    assert engine.cold_reads < 20, "it asks again and again"
+
+
+async def test_a_store_that_hangs_holds_no_local_courier_and_ends_with_an_empty_answer(
+    cold, monkeypatch
+):
+    monkeypatch.setattr(fetching, "COLD_WAIT_S", 0.05)
+    here, engine = cold
+    await put(here, batch(b"a"))
+    engine.is_remote = True
+    engine.gate.clear()
+    (row,) = parts(await ask(here.client(), 0, wait_ms=0))
+    assert row.error_code is ErrorCode.none and not row.records
+    engine.gate.set()

@@ -17,8 +17,8 @@ from onelog.base.errors import PartitionCorrupt, PartitionStopped
 from onelog.kernel import scan_batches, topic_hash
 from onelog.record.batch import build_batch
 from onelog.storage.engine import Cold, LogSettings, PartitionKey, PartitionLog, in_place
+from onelog.storage.residence import Map
 from onelog.storage.segment import SegmentEngine, indexes
-from onelog.storage.segment.residence import Map
 from tests.batches import append, make_batch, read_all
 
 KEY = PartitionKey("s-1", 0)

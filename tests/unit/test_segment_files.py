@@ -7,8 +7,9 @@ from pathlib import Path
 
 from onelog.base.clock import ManualClock
 from onelog.storage.engine import LogSettings, PartitionKey
+from onelog.storage.files import FileCache, MappedFile
 from onelog.storage.segment import SegmentEngine
-from onelog.storage.segment.files import FileCache, MappedFile, WriteHandle
+from onelog.storage.segment.files import WriteHandle
 from tests.batches import append, fill, make_batch, read_all, spans
 
 LIMIT = 16

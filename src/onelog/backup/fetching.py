@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from onelog.backup.manifest import Manifest, PieceRow, object_name
+from onelog.backup.manifest import BackupManifest, PieceRow, object_name
 from onelog.backup.repository import THREADS, Progress, Repository, is_sound
 from onelog.base import faults
 from onelog.base.errors import NotFound, StorageError, StorageFull
@@ -28,7 +28,7 @@ class _Place(NamedTuple):
 
 def fetch(
     repository: Repository,
-    manifest: Manifest,
+    manifest: BackupManifest,
     into: Path,
     progress: Progress,
     renamed: Mapping[str, str],

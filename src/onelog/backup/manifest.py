@@ -84,7 +84,7 @@ class FileRow(msgspec.Struct, array_like=True, frozen=True):
     pieces: tuple[PieceRow, ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """A backup."""
 
     summary: BackupSummary
@@ -141,7 +141,7 @@ def manifest_name(backup_id: str) -> str:
     return f"backups/{backup_id}"
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: BackupManifest) -> bytes:
     """The bytes of a manifest."""
     summary = msgspec.json.encode(manifest.summary)
     body = msgspec.msgpack.encode(_Body(manifest.partitions, manifest.files))
@@ -166,11 +166,11 @@ def decode_summary(name: str, data: bytes) -> BackupSummary:
     raise StorageError(f"the manifest of the backup {name} is damaged: use another backup")
 
 
-def decode_manifest(name: str, data: bytes) -> Manifest:
+def decode_manifest(name: str, data: bytes) -> BackupManifest:
     """A manifest whose checksum holds. Raises StorageError."""
     if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
         raise StorageError(f"the manifest of the backup {name} is damaged: use another backup")
     summary = decode_summary(name, data)
     size = _HEAD.unpack_from(data)[1]
     body = _body.decode(data[_HEAD.size + size : -_DIGEST_BYTES])
-    return Manifest(summary=summary, partitions=body.partitions, files=body.files)
+    return BackupManifest(summary=summary, partitions=body.partitions, files=body.files)

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from onelog.backup.manifest import (
     SUMMARY_BYTES_MAX,
+    BackupManifest,
     BackupSummary,
-    Manifest,
     PieceRow,
     check_id,
     decode_manifest,
@@ -96,7 +96,7 @@ class Repository:
                 problems[name] = str(error)
         return sorted(found, key=lambda row: row.point_ms), problems
 
-    def load(self, backup_id: str) -> Manifest:
+    def load(self, backup_id: str) -> BackupManifest:
         """One backup. Raises NotFound, StorageError."""
         try:
             data = self.store.get(manifest_name(check_id(backup_id)))
@@ -106,7 +106,7 @@ class Repository:
             ) from error
         return decode_manifest(backup_id, data)
 
-    def newest(self) -> Manifest | None:
+    def newest(self) -> BackupManifest | None:
         """The newest backup that can be read; None: there is none."""
         for name in reversed(self.ids()):
             try:
@@ -115,7 +115,7 @@ class Repository:
                 continue
         return None
 
-    def choose(self, backup_id: str, upto_ms: int | None) -> Manifest:
+    def choose(self, backup_id: str, upto_ms: int | None) -> BackupManifest:
         """The backup to restore: the one named, else the first whose point is not before
         `upto_ms`, else the newest. Raises NotFound, StorageError.
 
@@ -145,7 +145,7 @@ class Repository:
 
     def _load_unless(
         self, problems: dict[str, str], after: str, before: str, backup_id: str
-    ) -> Manifest:
+    ) -> BackupManifest:
         """A backup, unless one between two names cannot be read. Names sort by time."""
         for name, problem in problems.items():
             if name > after and (not before or name < before):
@@ -157,7 +157,7 @@ class Repository:
 
     # -- checking
 
-    def verify(self, manifests: Iterable[Manifest], progress: Progress = _silent) -> Checked:
+    def verify(self, manifests: Iterable[BackupManifest], progress: Progress = _silent) -> Checked:
         """Read every object that backups need, and compare every checksum."""
         wanted: defaultdict[bytes, dict[PieceRow, str]] = defaultdict(dict)
         for manifest in manifests:

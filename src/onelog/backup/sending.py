@@ -32,10 +32,10 @@ import msgspec
 
 from onelog.backup.disk import read_part
 from onelog.backup.manifest import (
+    BackupManifest,
     BackupPartition,
     BackupSummary,
     FileRow,
-    Manifest,
     PieceRow,
     encode_manifest,
     manifest_name,
@@ -136,12 +136,12 @@ class Sending:
         self._began_s = time.monotonic()
         self._mark = RunningMark(repository.store, plan.summary.id)
 
-    def run(self) -> Manifest:
+    def run(self) -> BackupManifest:
         """Send everything; the manifest of the backup, which then exists. Raises OnelogError."""
         with self._mark.standing():
             return self._run()
 
-    def _run(self) -> Manifest:
+    def _run(self) -> BackupManifest:
         self._look()
         rows: list[_Open] = []
         at_once = self._repository.store.at_once
@@ -309,7 +309,7 @@ class Sending:
                 self._begun += size
             time.sleep(max(0.0, due_s - time.monotonic()))
 
-    def _finish(self, rows: list[_Open]) -> Manifest:
+    def _finish(self, rows: list[_Open]) -> BackupManifest:
         files = []
         for row in rows:
             pieces = tuple(piece for piece in row.pieces if piece is not None)
@@ -322,7 +322,9 @@ class Sending:
             size_bytes=self._total,
             new_bytes=self._new,
         )
-        manifest = Manifest(summary=summary, partitions=self._plan.partitions, files=tuple(files))
+        manifest = BackupManifest(
+            summary=summary, partitions=self._plan.partitions, files=tuple(files)
+        )
         store = self._repository.store
         store.flush()
         faults.hit("backup.flushed")

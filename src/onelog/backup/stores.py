@@ -16,26 +16,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from onelog.backup.disk import Bytes, copy_part, write_all
 from onelog.base import faults
 from onelog.base.errors import InvalidRequest, NotFound, OnelogError, StorageError, StorageFull
+from onelog.objects.access import StoredObject
 
 TEMPORARY: Final = ".tmp"
 """How names end that are being written, or that a crash left half written."""
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 """How URLs of stores begin. obstore knows more, but what it keeps in memory is no backup."""
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/*")
-
-
-class StoredObject(NamedTuple):
-    """One name in a store."""
-
-    name: str
-    size_bytes: int
-    modified_ms: int
-    """By the clock of the store."""
 
 
 class BackupStore(Protocol):

@@ -6,9 +6,12 @@ same call may succeed later without a change by the caller.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 E = TypeVar("E", bound=BaseException)
+StoreTrouble = Literal["away", "throttled", "refused", "bucket", "clock"]
+"""Why an object store cannot be used: no answer, too many requests, credentials or rights, no such
+bucket, clocks that differ."""
 
 
 def again(error: E) -> E:
@@ -145,6 +148,24 @@ class PartitionCorrupt(PartitionStopped):
     """Damage before the recovery point: the data on disk is not what was acknowledged."""
 
 
+class ColdUnavailable(StorageError):
+    """The object store cannot be used now: it is away, throttles or refuses this broker. Nothing is
+    lost; whether a write was done is not known until it is tried again."""
+
+    retriable = True
+
+    def __init__(self, text: str, reason: StoreTrouble = "away") -> None:
+        super().__init__(text)
+        self.reason: StoreTrouble = reason
+
+
+class ColdDamaged(StorageError):
+    """An object of the log is gone or does not hold the bytes that were written; reads of its
+    offsets fail until somebody restores it, and all other offsets are read as before."""
+
+    retriable = True
+
+
 class NotLeader(OnelogError):
     """This node does not own the partition."""
 
@@ -153,6 +174,10 @@ class NotLeader(OnelogError):
 
 class Fenced(OnelogError):
     """An older owner or epoch tried to act."""
+
+
+class StoreFenced(PartitionStopped, Fenced):
+    """Another broker took over what this one wrote in the object store; this one writes no more."""
 
 
 class Unavailable(OnelogError):

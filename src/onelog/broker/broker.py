@@ -24,6 +24,7 @@ from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
+from onelog.broker.objects import NO_PRICES, Objects
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.sessions import SessionRecord, Sessions
@@ -36,12 +37,15 @@ from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
+from onelog.log.couriers import REMOTE
 from onelog.log.freezing import freeze
 from onelog.log.handle import PartitionHandle
 from onelog.log.internal import fix_placement
 from onelog.log.maintenance import Maintenance
 from onelog.log.syncer import Syncer
 from onelog.metadata.store import MetadataStore
+from onelog.objects.counts import Prices
+from onelog.objects.store import StoreSettings
 from onelog.observe.logging import get_logger
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Message
@@ -88,6 +92,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client is held back where its protocol has an error for more."""
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
+    store: StoreSettings | None = None
+    """The object store; None: there is none."""
+    store_couriers: int = REMOTE
+    """Threads that read from it."""
+    store_prices: Prices = NO_PRICES
     traced: bool = False
     """Whether writes are noted, for the spans of traced messages."""
 
@@ -114,6 +123,11 @@ class Broker:
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
         self.streams.reserved = settings.reserved
+        couriers = self.streams.shared.couriers.remote
+        if settings.store is not None:
+            couriers.configure(settings.store_couriers, settings.store.deadline_ms / 1000)
+        self.objects = Objects(settings.store_prices, couriers, clock, self.troubles)
+        """The object store, if the assembly hands one over."""
         self.access = AccessList(store, clock, self.troubles)
         """The access list of the store."""
         self.client_quotas = ClientQuotas(
@@ -284,6 +298,7 @@ class Broker:
         self.publisher.close()
         try:
             await self.backups.close()
+            await self.objects.close()
             await self.maintenance.stop()
             await self.sessions.close()
             await self.cursors.close()

@@ -19,6 +19,8 @@ def toml_value(key: Key, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int):
         return f'"{format_quantity(value, key.unit)}"' if key.unit else str(value)
+    if isinstance(value, float):
+        return str(value)
     if isinstance(value, tuple):
         return f"[{', '.join(_inline_table(row) for row in value)}]"
     return f'"{value}"'

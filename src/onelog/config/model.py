@@ -21,6 +21,7 @@ from onelog.config.listeners import AdminListener, Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
 from onelog.config.problems import Problem
 from onelog.config.section import Section
+from onelog.config.store import Store, store_problems
 
 Engine = Literal["segment", "memory", "kv"]
 Durability = Literal["memory", "os", "fsync"]
@@ -400,6 +401,7 @@ class Config(Section, frozen=True, kw_only=True):
     main: MainStream = MainStream()
     cursors: Cursors = Cursors()
     internal: Internal = Internal()
+    store: Store = Store()
     limits: Limits = Limits()
     log: Log = Log()
     audit: Audit = Audit()
@@ -457,6 +459,7 @@ def whole_problems(config: Config) -> Iterator[Problem]:
     yield from _admin_problems(listeners.admin)
     yield from _ban_problems(config.security.bans)
     yield from _token_problems(config.security.tokens)
+    yield from store_problems(config.store)
     endpoint = config.tracing.endpoint
     if endpoint and not endpoint.startswith(("http://", "https://")):
         yield Problem(

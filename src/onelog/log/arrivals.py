@@ -5,6 +5,7 @@ the same bytes. The readers are called on the loop while the lease is held. The 
 `HELD_S` after that, so that a reader that comes back in a later pass, or with its next request,
 still finds the bytes (I8: the time is short, and a lease of local bytes only notes where they lie).
 Nobody polls. An error that says that the log stopped (`PartitionStopped`) stops the partition.
+Bytes of an object store that are away or damaged stop nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final, TypeVar
 
-from onelog.base.errors import Closed, OnelogError, PartitionStopped, StorageError
+from onelog.base.errors import ColdDamaged, OnelogError, PartitionStopped, StorageError
 from onelog.base.ids import Offset
-from onelog.log.pool import Pool
+from onelog.log.couriers import RETRY_S, Couriers
 from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import Cold, Lease, PartitionLog, in_place
@@ -25,50 +26,20 @@ T = TypeVar("T")
 
 HELD_S: Final = 5.0
 """How long bytes that were brought stay in memory after the readers were called."""
-RETRY_S: Final = 1.0
-"""After an error that may pass, the readers are called this much later. They read and wait again.
-"""
-COURIERS: Final = 4
-"""Threads that bring cold bytes. They start with the first cold read."""
+DAMAGED_RETRY_S: Final = 30.0
+"""Readers of bytes that are gone come back so much later: somebody has to restore them."""
+DAMAGED: Final = "cold-damaged"
+"""Standing troubles: bytes in the object store are gone or bad."""
 ARRIVAL: Final = "arrival"
 """Incidents: the engine could not bring cold bytes, or a reader's callback raised."""
-
-
-class Couriers:
-    """The threads that bring cold bytes, for all partitions."""
-
-    __slots__ = ("_threads", "_troubles", "brought")
-
-    def __init__(self, troubles: Troubles) -> None:
-        self._troubles = troubles
-        self._threads: Pool | None = None
-        self.brought = 0
-        """How often a reader had to wait."""
-
-    def start(
-        self, work: Callable[[], Lease], done: Callable[[Lease | None, BaseException | None], None]
-    ) -> None:
-        """Run `work` in a thread, then `done` on the loop."""
-        if self._threads is None:
-            self._threads = Pool("courier", COURIERS, self._troubles)
-        self.brought += 1
-        self._threads.start(work, done)
-
-    async def close(self) -> None:
-        """Wait for the jobs that run, then end the threads.
-
-        Jobs that have not begun are refused: they may be so many that a stop would take long.
-        """
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.refuse_waiting(Closed("the broker is closed"))
-            await threads.close()
 
 
 class Arrivals:
     """The cold bytes of one partition that readers wait for."""
 
-    __slots__ = ("_coming", "_couriers", "_log", "_place", "_stop", "_troubles")
+    __slots__ = (
+        "_coming", "_couriers", "_damaged", "_failed", "_log", "_place", "_stop", "_troubles",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,6 +55,10 @@ class Arrivals:
         self._troubles = troubles
         self._stop = stop
         self._coming: dict[Hashable, list[Waiter]] = {}
+        self._failed: dict[Hashable, OnelogError] = {}
+        """Why bytes did not come, until their readers are called."""
+        self._damaged: Hashable = None
+        """The bytes of the trouble that stands."""
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
         """Bring the bytes that a read found cold, then call back. The callback gets the error, if
@@ -94,10 +69,14 @@ class Arrivals:
             waiting.append(waiter)
             return waiter
         self._coming[cold.key] = [waiter]
-        self._couriers.start(partial(cold.fetch, self._log), partial(self._arrived, cold.key))
+        work, done = partial(cold.fetch, self._log), partial(self._arrived, cold)
+        if cold.remote:
+            self._couriers.remote.start(work, cold.size_bytes, done)
+        else:
+            self._couriers.start(work, done)
         return waiter
 
-    def _arrived(self, key: Hashable, lease: Lease | None, error: BaseException | None) -> None:
+    def _arrived(self, cold: Cold, lease: Lease | None, error: BaseException | None) -> None:
         failure: OnelogError | None = None
         if error is not None:
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
@@ -106,13 +85,27 @@ class Arrivals:
         if isinstance(failure, PartitionStopped):
             self._stop(failure)
         elif failure is not None:
-            asyncio.get_running_loop().call_later(RETRY_S, self._tell, key, failure)
+            after_s = self._couriers.remote.retry_s if cold.remote else RETRY_S
+            if isinstance(failure, ColdDamaged):
+                self._troubles.stand(DAMAGED, self._place, failure, blocks=False)
+                self._damaged = cold.key
+                after_s = DAMAGED_RETRY_S
+            self._failed[cold.key] = failure
+            asyncio.get_running_loop().call_later(after_s, self._tell, cold.key, failure)
             return
-        self._tell(key, failure)
+        elif cold.key == self._damaged:
+            self._troubles.clear(DAMAGED, self._place)
+            self._damaged = None
+        self._tell(cold.key, failure)
         if lease is not None:
             asyncio.get_running_loop().call_later(HELD_S, lease.release)
 
+    def failure_of(self, cold: Cold) -> OnelogError | None:
+        """Why these bytes did not come when they were asked for last; None: they may be coming."""
+        return self._failed.get(cold.key)
+
     def _tell(self, key: Hashable, failure: OnelogError | None) -> None:
+        self._failed.pop(key, None)
         for waiter in self._coming.pop(key):
             callback, waiter.callback = waiter.callback, None
             if callback is not None:

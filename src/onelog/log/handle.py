@@ -221,6 +221,10 @@ class PartitionHandle(Protocol):
         """Bring the bytes that a read found cold, then call back."""
         ...
 
+    def failure_of(self, cold: Cold) -> OnelogError | None:
+        """Why cold bytes did not come when they were asked for last; None: they may be coming."""
+        ...
+
     async def until_here(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; wait for cold bytes while the loop goes on."""
         ...

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from onelog.base.errors import CorruptBatch, PartitionCorrupt
+from onelog.base.errors import CorruptBatch, OnelogError, PartitionCorrupt
 from onelog.base.ids import Epoch, Offset, TimestampMs
 from onelog.kernel import BatchInfo, PartitionEnd
 from onelog.log.arrivals import Arrivals
@@ -154,6 +154,10 @@ class LocalReads(PartitionEnd):
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
         """Bring the bytes that a read found cold, then call back."""
         return self.arrivals.when_here(cold, callback)
+
+    def failure_of(self, cold: Cold) -> OnelogError | None:
+        """Why cold bytes did not come when they were asked for last; None: they may be coming."""
+        return self.arrivals.failure_of(cold)
 
     async def until_here(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; wait for cold bytes while the loop goes on."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onelog.base.clock import Clock
-from onelog.log.arrivals import Couriers
+from onelog.log.couriers import Couriers
 from onelog.log.holding import LeavingHold
 from onelog.log.room import DiskRoom
 from onelog.log.sync_watch import SyncWatch

@@ -51,7 +51,7 @@ REACH_TIMEOUT_S: Final = 5.0
 V = TypeVar("V")
 
 
-class Row(NamedTuple, Generic[V]):
+class ProjectedRow(NamedTuple, Generic[V]):
     """A row as it is known here."""
 
     revision: int
@@ -130,7 +130,7 @@ class Projection(Generic[V]):
         self._troubles = troubles
         self._changed = changed
         """Called after each revision with its changes."""
-        self._rows: dict[str, Row[V]] = {}
+        self._rows: dict[str, ProjectedRow[V]] = {}
         self._revision = 0
         self._asked: dict[str, set[_PendingWrite]] = {}
         """Writes under way, by the keys that they compare."""
@@ -162,7 +162,7 @@ class Projection(Generic[V]):
 
     # -- looking up
 
-    def get(self, key: str) -> Row[V] | None:
+    def get(self, key: str) -> ProjectedRow[V] | None:
         """A row."""
         return self._rows.get(key)
 
@@ -288,7 +288,9 @@ class Projection(Generic[V]):
             or before[key].revision != entries[key].mod_revision
         }
         self._rows = {
-            key: Row(entry.mod_revision, self._decode(entry)) if key in changed else before[key]
+            key: ProjectedRow(entry.mod_revision, self._decode(entry))
+            if key in changed
+            else before[key]
             for key, entry in entries.items()
         }
         for asked in set[_PendingWrite]().union(*self._asked.values()):
@@ -325,7 +327,7 @@ class Projection(Generic[V]):
         decoded = {
             event.entry.key: None
             if event.kind == "delete"
-            else Row(event.entry.mod_revision, self._decode(event.entry))
+            else ProjectedRow(event.entry.mod_revision, self._decode(event.entry))
             for event in events
         }
         changes = []
@@ -351,6 +353,6 @@ class Projection(Generic[V]):
                 waiter.set_result(None)
 
 
-def _value(rows: dict[str, Row[V]], key: str) -> V | None:
+def _value(rows: dict[str, ProjectedRow[V]], key: str) -> V | None:
     row = rows.get(key)
     return None if row is None else row.value

@@ -89,7 +89,7 @@ def _table_options(pipeline: Pipeline, target: Target, workspace: Workspace) -> 
 
 def check_options(pipeline: Pipeline, workspace: Workspace) -> None:
     """Ask the connector whether it takes all of it. Raises ConfigError that begins with the key."""
-    from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415 - only who validates
+    from onelog.lake.options import parse_options  # noqa: PLC0415 - only who validates
     from onelog.spark.sink.options import sink_options  # noqa: PLC0415
     from onelog.spark.source.options import source_options as check_source  # noqa: PLC0415
 

@@ -37,8 +37,8 @@ def get_row(
     import pyarrow.compute as pc  # noqa: PLC0415 - an extra
     from pyarrow import string  # noqa: PLC0415
 
-    from onelog.spark.lakehouse.formats import open_table  # noqa: PLC0415
-    from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415
+    from onelog.lake.formats import open_table  # noqa: PLC0415
+    from onelog.lake.options import parse_options  # noqa: PLC0415
 
     name = table_target(pipeline, target)
     keys = pipeline.targets[name].keys

@@ -12,15 +12,15 @@ from onelog.pipelines.spec import Pipeline
 from onelog.pipelines.workspace import Workspace
 
 if TYPE_CHECKING:
-    from onelog.spark.lakehouse.upkeep import Upkeep
+    from onelog.lake.upkeep import Upkeep
 
 
 def keep_tables_up(pipeline: Pipeline, workspace: Workspace) -> Iterator[tuple[str, Upkeep]]:
     """Compact, expire and sweep each table; what was done, one by one."""
     if not pipeline.upkeep:
         return
-    from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415 - an extra
-    from onelog.spark.lakehouse.upkeep import keep_up  # noqa: PLC0415
+    from onelog.lake.options import parse_options  # noqa: PLC0415 - an extra
+    from onelog.lake.upkeep import keep_up  # noqa: PLC0415
 
     for name, keys in pipeline.upkeep.items():
         small = keys.small_bytes

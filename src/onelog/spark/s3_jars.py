@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import ConfigError
-from onelog.spark.lakehouse.s3_access import S3_OPTIONS, s3_access
+from onelog.lake.s3_access import S3_OPTIONS, s3_access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -85,11 +85,13 @@ class Cold(Exception):
     """A read would have to wait: `bring` the bytes, and read again. No peer ever sees this
     error."""
 
-    def __init__(self, key: Hashable, size_bytes: int) -> None:
+    def __init__(self, key: Hashable, size_bytes: int, *, remote: bool = False) -> None:
         super().__init__(key, size_bytes)
         self.key = key
         """The same for all readers that wait for the same bytes of a partition."""
         self.size_bytes = size_bytes
+        self.remote = remote
+        """Whether the bytes lie in an object store: couriers of their own bring them."""
 
     def fetch(self, log: Brings) -> Lease:
         """Wait until the read need not: `bring` of the log that it was a read of."""

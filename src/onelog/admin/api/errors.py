@@ -14,6 +14,7 @@ from onelog.admin.contract import ErrorAnswer, ErrorBody
 from onelog.base.errors import (
     AlreadyExists,
     Closed,
+    ColdUnavailable,
     Conflict,
     InvalidRequest,
     LimitExceeded,
@@ -45,6 +46,7 @@ STATUS: Final[dict[type[OnelogError], tuple[int, str]]] = {
     QuotaExceeded: (429, "quota_exceeded"),
     Unavailable: (503, "unavailable"),
     Closed: (503, "unavailable"),
+    ColdUnavailable: (503, "unavailable"),
     PartitionStopped: (503, "partition_stopped"),
     StorageFull: (507, "storage_full"),
     Timeout: (504, "outcome_unknown"),

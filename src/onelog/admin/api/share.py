@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from onelog.observe import Sample
 
-SHARE: Final = 0.15
+SHARE: Final = 0.05
 """Of the loop's time, at most, while requests wait."""
 PIECE_S: Final = 0.00006
 """How long a piece of work lasts before it looks for its end."""

@@ -20,6 +20,7 @@ from onelog.admin.api.protocols import ProtocolOperations
 from onelog.admin.api.quotas import QuotaOperations
 from onelog.admin.api.rates import RateBook
 from onelog.admin.api.settings import SettingOperations
+from onelog.admin.api.store import StoreOperations
 from onelog.admin.api.streams import StreamOperations
 from onelog.admin.api.topics import TopicOperations
 from onelog.admin.api.views import ViewOperations
@@ -45,6 +46,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *SettingOperations(desk).table(),
         *AuditOperations(desk).table(),
         *BackupOperations(desk).table(),
+        *StoreOperations(desk).table(),
     ]
 
 

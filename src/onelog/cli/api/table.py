@@ -10,6 +10,7 @@ from typing import Final
 
 from onelog.cli.api.protocol_rows import PROTOCOL_ROWS
 from onelog.cli.api.rows import ApiCommand, Option
+from onelog.cli.api.store_rows import STORE_ROWS
 
 NOUNS: Final = {
     "node": "The nodes of the cluster.",
@@ -39,6 +40,7 @@ NOUNS: Final = {
     "ban": "List or lift bans of addresses whose logins failed.",
     "config": "Show, check, write or change the configuration.",
     "backup": "Make, list, check or delete backups of a running broker.",
+    "store": "The object store: what it was asked and cost, whether it can be trusted.",
 }
 """The first words of commands, and what each is about."""
 
@@ -67,19 +69,6 @@ _HERE: Final = (
         words="audit",
         asks="GET /audit",
         about="Who changed what, who failed to log in.",
-        by_hand=True,
-    ),
-    ApiCommand(words="backup create", asks="POST /backups", about="Begin a backup.", by_hand=True),
-    ApiCommand(words="backup status", asks="GET /backups", about="List backups.", by_hand=True),
-    ApiCommand(
-        words="backup show",
-        asks="GET /backups/{backup}",
-        about="Show how far a backup of the running server is.",
-    ),
-    ApiCommand(
-        words="backup cancel",
-        asks="DELETE /backups/{backup}",
-        about="End a backup that is under way.",
         by_hand=True,
     ),
     ApiCommand(
@@ -485,4 +474,4 @@ _PEOPLE: Final = (
     ),
 )
 
-COMMANDS: Final[tuple[ApiCommand, ...]] = (*_HERE, *_LOG, *PROTOCOL_ROWS, *_PEOPLE)
+COMMANDS: Final[tuple[ApiCommand, ...]] = (*_HERE, *STORE_ROWS, *_LOG, *PROTOCOL_ROWS, *_PEOPLE)

@@ -26,10 +26,6 @@ Row: TypeAlias = (
 """A row in the kernel's form (`kernel.types.FetchedRow`)."""
 
 
-def _ignore(_error: OnelogError | None) -> None:
-    pass
-
-
 class Wanted:
     """One partition that a fetch asks for."""
 
@@ -120,8 +116,10 @@ class Wanted:
         except Cold as cold:
             # If other partitions have something to send, the client gets this with its next fetch.
             if may_bring:
-                self.cold = cold
-                self.target.log.when_here(cold, _ignore)
+                self.error = self.target.log.failure_of(cold)
+                if self.error is None:
+                    self.cold = cold
+                    self.target.log.when_here(cold, self._came)
             return NOTHING
         except OnelogError as error:
             self.error = error
@@ -131,6 +129,11 @@ class Wanted:
         if not first and fetched.size_bytes > budget:
             self.fetched = NOTHING
         return self.fetched
+
+    def _came(self, error: OnelogError | None) -> None:
+        """Cold bytes came, or did not: the client hears of it and asks again."""
+        if error is not None and self.cold is not None:
+            self.error = error
 
     def note(self, fetched: Fetched) -> None:
         """Keep what was read, and remember how far a look through a view went."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from onelog.spark.lakehouse.upkeep import Upkeep
+    from onelog.lake.upkeep import Upkeep
 
 
 def read_table(spark: SparkSession, **options: str) -> DataFrame:
@@ -22,7 +22,7 @@ def read_table(spark: SparkSession, **options: str) -> DataFrame:
 
 def keep_table_up(**options: str) -> Upkeep:
     """Merge small files, expire old snapshots, remove files that no snapshot names."""
-    from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415 - an extra
-    from onelog.spark.lakehouse.upkeep import keep_up  # noqa: PLC0415
+    from onelog.lake.options import parse_options  # noqa: PLC0415 - an extra
+    from onelog.lake.upkeep import keep_up  # noqa: PLC0415
 
     return keep_up(parse_options(options))

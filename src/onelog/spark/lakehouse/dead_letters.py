@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from onelog.base.errors import InvalidRequest
-from onelog.spark.lakehouse.columns import UTC_MICROS, BadRow
-from onelog.spark.lakehouse.options import Mode, TableOptions
+from onelog.lake.columns import UTC_MICROS, BadRow
+from onelog.lake.options import Mode, TableOptions
 
 SCHEMA = pa.schema(
     [

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from onelog.kafka_client import Client
-from onelog.spark.lakehouse.columns import BadRow
-from onelog.spark.lakehouse.options import TableOptions
+from onelog.lake.columns import BadRow
+from onelog.lake.options import TableOptions
 from onelog.spark.sink.columns import Layout
 from onelog.spark.sink.linking import Batch, Member, link
 from onelog.spark.sink.options import SinkOptions, sink_options

@@ -17,11 +17,12 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.functions import broadcast, col
 
 from onelog.base.errors import InvalidRequest
-from onelog.spark.lakehouse.columns import PLAIN, SPARK_FIELD_ID, field_id, small
-from onelog.spark.lakehouse.formats import open_table
-from onelog.spark.lakehouse.options import Format, parse_options
-from onelog.spark.lakehouse.storage import is_object_store
-from onelog.spark.lakehouse.tables import LakeTable, TableFile
+from onelog.lake.columns import PLAIN, field_id, small
+from onelog.lake.formats import open_table
+from onelog.lake.options import Format, parse_options
+from onelog.lake.storage import is_object_store
+from onelog.lake.tables import LakeTable, TableFile
+from onelog.spark.lakehouse.spark_columns import SPARK_FIELD_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

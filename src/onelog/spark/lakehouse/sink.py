@@ -23,19 +23,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from onelog.base.errors import Conflict, InvalidRequest
-from onelog.spark.lakehouse.columns import BadRow, Fitting, arrow_schema
+from onelog.lake.columns import BadRow, Fitting
+from onelog.lake.formats import open_table
+from onelog.lake.latest import latest
+from onelog.lake.options import Format, Mode, TableOptions
+from onelog.lake.tables import COMMIT_ATTEMPTS, JOB, LakeTable, TableChange
+from onelog.lake.upserts import Upsert
+from onelog.lake.writing import FileLayout, FileWriter, WrittenFile
 from onelog.spark.lakehouse.dead_letters import SCHEMA, letters, letters_options, refuse
-from onelog.spark.lakehouse.formats import open_table
-from onelog.spark.lakehouse.latest import latest
 from onelog.spark.lakehouse.letter_topic import TopicLetters, link_letters
-from onelog.spark.lakehouse.options import Format, Mode, TableOptions
-from onelog.spark.lakehouse.tables import JOB, Change, LakeTable
-from onelog.spark.lakehouse.upserts import Upsert
-from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
+from onelog.spark.lakehouse.spark_columns import arrow_schema
 from onelog.spark.sink.linking import Member
 from onelog.spark.worker import settle_worker
 
-COMMIT_ATTEMPTS = 10
 COMMIT_PAUSE_S = 0.1
 
 
@@ -62,7 +62,7 @@ class TableSink:
             layout = replace(layout, schema=pa.schema(marked))
         self._options = options
         self._layout = layout
-        self._bad_layout: Layout | None = None
+        self._bad_layout: FileLayout | None = None
         if options.dead_letter_table is not None:
             self._bad_layout = open_table(letters_options(options), SCHEMA).layout
         required = frozenset((*options.keys, *options.required))
@@ -121,12 +121,12 @@ class TableSink:
         """Make a batch part of the table; False when it was already."""
         bad = [file for one in staged for file in one.bad]
         if bad:
-            commit_once(letters_options(self._options), Change(query, batch, bad))
+            commit_once(letters_options(self._options), TableChange(query, batch, bad))
         self._link(staged, query, batch, commit=True)
         files = [file for one in staged for file in one.files]
         if not files and not self._replaces_all:
             return False
-        change = Change(query, batch, files, replaces_all=self._replaces_all)
+        change = TableChange(query, batch, files, replaces_all=self._replaces_all)
         return commit_once(self._options, change)
 
     def abort(self, staged: Sequence[Staged], query: str, batch: int) -> None:
@@ -139,13 +139,13 @@ class TableSink:
             link_letters(self._options, query, batch, members, commit=commit)
 
 
-def commit_once(options: TableOptions, change: Change) -> bool:
+def commit_once(options: TableOptions, change: TableChange) -> bool:
     """Commit a change unless its mark is there; races are decided by loading the table again."""
     with options.storage.explained(options.place):
         return _commit_once(options, change)
 
 
-def _commit_once(options: TableOptions, change: Change) -> bool:
+def _commit_once(options: TableOptions, change: TableChange) -> bool:
     upsert = Upsert(options, change.added) if options.mode is Mode.UPSERT else None
     for attempt in range(COMMIT_ATTEMPTS):
         table = open_table(options)
@@ -169,7 +169,7 @@ def _commit_once(options: TableOptions, change: Change) -> bool:
     )
 
 
-def _commit_merge(table: LakeTable, change: Change, upsert: Upsert) -> None:
+def _commit_merge(table: LakeTable, change: TableChange, upsert: Upsert) -> None:
     merge = upsert.merge(table, replaces_all=change.replaces_all)
     try:
         table.commit(replace(change, added=merge.added, removed=merge.removed))

@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from onelog.spark.lakehouse.columns import arrow_schema
-from onelog.spark.lakehouse.file_rows import FileRows
-from onelog.spark.lakehouse.formats import open_table
+from onelog.lake.file_rows import FileRows
+from onelog.lake.formats import open_table
+from onelog.lake.options import TableOptions, parse_options
 from onelog.spark.lakehouse.home import at_home
-from onelog.spark.lakehouse.options import TableOptions, parse_options
 from onelog.spark.lakehouse.reading import spark_schema
 from onelog.spark.lakehouse.sink import TableBatchWriter, TableStreamWriter
+from onelog.spark.lakehouse.spark_columns import arrow_schema
 from onelog.spark.worker import settle_worker
 
 TASK_BYTES = 64 << 20

@@ -26,8 +26,8 @@ from onelog.kernel import (
     scan_valid,
 )
 from onelog.kernel.types import BatchPiece
+from onelog.lake.arrow import arrays_of
 from onelog.record.batch import inflated_records
-from onelog.spark.arrow import arrays_of
 from onelog.spark.source import loss
 from onelog.spark.source.columns import VALUE
 from onelog.spark.source.decoding import Convert, RowOrigin, as_text, decode_arrays

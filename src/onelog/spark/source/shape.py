@@ -26,7 +26,7 @@ class Shape:
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The records of a task, in these columns."""
         # Arrow and the kernel are loaded where they are needed: not where a query is planned.
-        from onelog.spark.lakehouse.columns import arrow_schema  # noqa: PLC0415
+        from onelog.spark.lakehouse.spark_columns import arrow_schema  # noqa: PLC0415
         from onelog.spark.source.decoding import decoder_of  # noqa: PLC0415
         from onelog.spark.source.reading import read_task  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.kernel import crc32c
-from onelog.storage.segment.files import OpenFile, sync_directory
+from onelog.storage.files import OpenFile, sync_directory
 
 VERSION: Final = 1
 UNKNOWN: Final = -1

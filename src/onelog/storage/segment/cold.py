@@ -19,8 +19,8 @@ from onelog.base import faults
 from onelog.base.errors import CorruptBatch
 from onelog.kernel import HEADER_BYTES
 from onelog.storage.engine import Cold, Lease
-from onelog.storage.segment.files import OpenFile
-from onelog.storage.segment.residence import Map
+from onelog.storage.files import OpenFile
+from onelog.storage.residence import Map
 
 if TYPE_CHECKING:
     from onelog.storage.segment.segment import Segment

@@ -15,8 +15,9 @@ from onelog.base.errors import StorageFull
 from onelog.base.ids import Offset
 from onelog.kernel import CHECKPOINT_BYTES
 from onelog.storage.engine import AskSync, SyncDone
+from onelog.storage.files import OpenFile, is_full, sync_directory
 from onelog.storage.segment.checkpoint import Checkpoint
-from onelog.storage.segment.files import OpenFile, is_full, sync_directory, sync_path
+from onelog.storage.segment.files import sync_path
 from onelog.storage.segment.flight import Flight, sync_failed
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.recovery import RecoveredLog

@@ -12,9 +12,9 @@ from onelog.base import faults
 from onelog.base.errors import CorruptBatch, InvalidRequest, OffsetOutOfRange, StorageError
 from onelog.base.ids import Offset
 from onelog.storage.engine import in_place
+from onelog.storage.files import sync_directory
 from onelog.storage.segment import state, truncation
 from onelog.storage.segment.durability import PartitionSync
-from onelog.storage.segment.files import sync_directory
 from onelog.storage.segment.held import PartitionState, bury, drop
 from onelog.storage.segment.reading import LogReader
 from onelog.storage.segment.segment import Segment

@@ -28,7 +28,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset, PartitionId
 from onelog.storage.engine import LogSettings, PartitionKey
-from onelog.storage.segment.files import (
+from onelog.storage.files import (
     OPEN_FILES_MAX,
     FileCache,
     OpenFile,

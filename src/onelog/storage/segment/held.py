@@ -23,8 +23,8 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset
 from onelog.kernel import LogEnd, bus_faults
 from onelog.storage.engine import LogSettings
+from onelog.storage.files import is_full
 from onelog.storage.segment.checkpoint import SegmentRow
-from onelog.storage.segment.files import is_full
 from onelog.storage.segment.flight import MaintenanceGate, sync_failed
 from onelog.storage.segment.recovery import stem_of
 from onelog.storage.segment.segment import EngineShared, Segment

@@ -22,8 +22,7 @@ import msgspec
 from onelog.base.errors import CorruptBatch
 from onelog.kernel import check_topic_chunks, crc32c, lookup_topic_chunks
 from onelog.storage.engine import LogSettings
-from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
-from onelog.storage.segment.files import (
+from onelog.storage.files import (
     PASSING,
     FileCache,
     MappedFile,
@@ -32,8 +31,9 @@ from onelog.storage.segment.files import (
     remove,
     sync_file,
 )
+from onelog.storage.residence import Map
+from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
 from onelog.storage.segment.index import INDEX, TIMES, SparseIndex
-from onelog.storage.segment.residence import Map
 from onelog.storage.segment.scan import Walk
 from onelog.storage.segment.topics import TOPICS, TopicTail, derive_entries
 

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from onelog.storage.segment.files import OpenFile
+from onelog.storage.files import OpenFile
 
 NOTED_BYTES_MIN: Final = 1024 * 1024
 """Shorter ranges wait until more bytes follow, so that the list stays short."""

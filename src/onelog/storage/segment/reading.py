@@ -21,8 +21,8 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import bus_faults
 from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
+from onelog.storage.files import PASSING
 from onelog.storage.segment.cold import ColdBytes, ColdIndex
-from onelog.storage.segment.files import PASSING
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.segment import Segment, SegmentGone
 

@@ -22,13 +22,14 @@ from onelog.base.errors import PartitionCorrupt
 from onelog.base.ids import Offset
 from onelog.kernel import REL_MAX
 from onelog.storage.engine import LogSettings, TornTail
+from onelog.storage.files import OpenFile, is_full, remove, sync_directory
 from onelog.storage.segment.checkpoint import (
     Checkpoint,
     CheckpointFile,
     SegmentRow,
     empty_checkpoint,
 )
-from onelog.storage.segment.files import OpenFile, is_full, remove, sync_directory, sync_path
+from onelog.storage.segment.files import sync_path
 from onelog.storage.segment.renewal import renew
 from onelog.storage.segment.scan import Walk
 from onelog.storage.segment.segment import EXTENSIONS, LOG, EngineShared, Segment

@@ -17,7 +17,7 @@ from typing import Final
 from onelog.base import faults
 from onelog.base.limits import BATCH_BYTES_MAX
 from onelog.kernel import scan_valid
-from onelog.storage.segment.files import OpenFile
+from onelog.storage.files import OpenFile
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 

@@ -14,9 +14,9 @@ from onelog.base import faults
 from onelog.base.errors import Closed, Conflict, InvalidRequest, OnelogError, PartitionStopped
 from onelog.kernel import REL_MAX, BatchInfo
 from onelog.storage.engine import Buffer
+from onelog.storage.files import sync_directory
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.durability import PartitionSync
-from onelog.storage.segment.files import sync_directory
 from onelog.storage.segment.held import PartitionState, bury, drop
 from onelog.storage.segment.recovery import CLEANED, stem_of
 from onelog.storage.segment.segment import Segment

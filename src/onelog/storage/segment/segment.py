@@ -30,19 +30,14 @@ from onelog.kernel import (
     scan_batches,
 )
 from onelog.storage.engine import Buffer, Lease, LogSettings
+from onelog.storage.files import FileCache, MappedFile, ShortFile, remove
+from onelog.storage.residence import Map
 from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
 from onelog.storage.segment.cold import ColdBytes, ColdIndex, HeldIndex, Stretches
-from onelog.storage.segment.files import (
-    FileCache,
-    MappedFile,
-    ShortFile,
-    WriteHandle,
-    remove,
-)
+from onelog.storage.segment.files import WriteHandle
 from onelog.storage.segment.index import POSITION_MASK, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes, NotHere
 from onelog.storage.segment.pages import Edge, PageBudget
-from onelog.storage.segment.residence import Map
 from onelog.storage.segment.space import reserve
 from onelog.storage.segment.topics import Entries, derive_entries
 

@@ -16,7 +16,7 @@ from typing import Final
 from onelog.base import faults
 from onelog.base.errors import InvalidRequest
 from onelog.kernel import crc32c
-from onelog.storage.segment.files import OpenFile, remove, sync_directory
+from onelog.storage.files import OpenFile, remove, sync_directory
 
 STATE: Final = ".state"
 _MAGIC: Final = b"OLS1"

@@ -1,0 +1,167 @@
+"""The object store of a broker, for people: what it was asked, what that cost, whether it can be
+trusted, and what lies there for nothing.
+
+Rules: work that blocks has a thread of its own, one job at a time: no reader and no sync waits for
+it. A broker without a store says so. Who writes objects says which of them are needed (`keepers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import InvalidRequest
+from onelog.log.couriers import RemoteCouriers
+from onelog.log.pool import Pool
+from onelog.objects.counts import KINDS, Prices, Usage
+from onelog.objects.probe import Probed, probe
+from onelog.objects.store import ObjectStore
+from onelog.objects.sweeping import Keeper, Swept, sweep
+from onelog.observe.metrics import Sample
+from onelog.observe.troubles import Troubles
+
+__all__ = ["NO_PRICES", "Objects", "Probed", "StoreStatus", "Swept"]
+
+NO_PRICES: Final = Prices(0, 0, 0, 0, 0, 0)
+_SWEEP_PAUSE_S: Final = 0.2
+"""After each thousand names: a sweep is in no hurry."""
+
+
+class StoreUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests and bytes of a time, and what they cost."""
+
+    put: int
+    get: int
+    list: int
+    delete: int
+    sent_bytes: int
+    received_bytes: int
+    dollars: float
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The object store at a glance."""
+
+    url: str
+    last_success_ms: int
+    """When it answered last; 0: it was not asked yet."""
+    last_error: str
+    """What it said when it failed; empty: the last request did not fail."""
+    errors: int
+    throttled: int
+    refused: int
+    couriers: int
+    """Cold reads that may run at once now; fewer than configured while the store throttles."""
+    waiting: int
+    """Cold reads that wait for a courier."""
+    hour: StoreUsage
+    month_dollars: float
+    """What a month like the last hour costs in requests and transfer; storage comes on top."""
+    total: StoreUsage
+    """Since the start."""
+
+
+class Objects:
+    """The object store of a broker."""
+
+    def __init__(
+        self,
+        prices: Prices,
+        couriers: RemoteCouriers,
+        clock: Clock,
+        troubles: Troubles,
+    ) -> None:
+        self.store: ObjectStore | None = None
+        self.keepers: dict[str, Keeper] = {}
+        """Who says which objects of a folder (`t/`) are needed; who writes them adds itself."""
+        self._prices = prices
+        self._couriers = couriers
+        self._clock = clock
+        self._troubles = troubles
+        self._thread: Pool | None = None
+
+    def _opened(self) -> ObjectStore:
+        if self.store is None:
+            raise InvalidRequest(
+                "this broker has no object store: set store.url (s3://BUCKET/PREFIX) and start it"
+                " again"
+            )
+        return self.store
+
+    def status(self) -> StoreStatus:
+        """What the store was asked. Raises InvalidRequest when there is none."""
+        counts = self._opened().counts
+        hour = self._priced(counts.last_hour())
+        return StoreStatus(
+            url=self._opened().url,
+            last_success_ms=counts.last_success_ms,
+            last_error=counts.last_error,
+            errors=counts.errors,
+            throttled=counts.throttled,
+            refused=counts.refused,
+            couriers=self._couriers.at_once,
+            waiting=self._couriers.waiting,
+            hour=hour,
+            month_dollars=round(hour.dollars * 730, 2),
+            total=self._priced(counts.total),
+        )
+
+    def _priced(self, usage: Usage) -> StoreUsage:
+        return StoreUsage(**usage._asdict(), dollars=round(self._prices.dollars(usage), 6))
+
+    async def check(self) -> Probed:
+        """Try the store. Raises what it does wrong."""
+        store = self._opened()
+        return await self._pool().run(lambda: probe(store))
+
+    async def sweep(self, *, dry_run: bool) -> Swept:
+        """Delete what nothing names."""
+        store, keepers = self._opened(), dict(self.keepers)
+        return await self._pool().run(
+            lambda: sweep(store, keepers, dry_run=dry_run, pause_s=_SWEEP_PAUSE_S)
+        )
+
+    def _pool(self) -> Pool:
+        if self._thread is None:
+            self._thread = Pool("objects", 1, self._troubles)
+        return self._thread
+
+    async def close(self) -> None:
+        """Wait for what runs."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await thread.close()
+
+    def samples(self) -> Iterable[Sample]:
+        """Metrics; none without a store."""
+        if self.store is None:
+            return
+        counts, couriers = self.store.counts, self._couriers
+        for kind in KINDS:
+            yield Sample(
+                "onelog_store_requests_total",
+                "Requests to the object store, by kind.",
+                "counter",
+                getattr(counts, kind),
+                (("kind", kind),),
+            )
+        rows: list[tuple[str, str, float]] = [
+            ("sent_bytes_total", "Bytes sent to the object store.", counts.sent_bytes),
+            ("received_bytes_total", "Bytes that the store sent.", counts.received_bytes),
+            ("errors_total", "Calls of the object store that failed.", counts.errors),
+            ("throttled_total", "Calls that the object store throttled.", counts.throttled),
+            ("refused_total", "Calls refused: keys, rights, clocks.", counts.refused),
+            ("cold_reads_total", "Runs of the log that couriers brought.", couriers.brought),
+            ("cold_reads_late_total", "Cold reads that took too long.", couriers.late),
+            ("cold_reads_waiting", "Cold reads that wait for a courier.", couriers.waiting),
+            ("couriers", "Cold reads that may run at once.", couriers.at_once),
+        ]
+        if counts.last_success_ms:
+            age_s = (self._clock.now_ms() - counts.last_success_ms) / 1000
+            rows.append(("idle_seconds", "Since the store last answered well.", max(0.0, age_s)))
+        for name, about, value in rows:
+            full = f"onelog_store_{name}"
+            yield Sample(full, about, "counter" if name.endswith("_total") else "gauge", value)

@@ -1,0 +1,119 @@
+"""The manifest of a partition's tier: all of its pieces, as one object that is never changed.
+
+Rules: a manifest is always whole; each has the number after the last one's, and the newest counts.
+It counts only if its checksum holds and its rows ascend without overlap. The nonce says which
+writer made it. A manifest holds the stream's own record, so that a bucket alone restores a stream.
+docs/formats/manifest.md has it byte by byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from onelog.base.errors import ColdDamaged, CorruptBatch, MessageTooLarge
+from onelog.kernel import crc32c
+from onelog.objects.rows import Row, check_rows
+from onelog.record import compression
+
+VERSION: Final = 1
+NONCE_BYTES: Final = 16
+MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes that a manifest may inflate to: about 800,000 rows."""
+PLAIN_BYTES: Final = 1024
+"""A shorter manifest is not compressed."""
+_MAGIC: Final = b"OLM1"
+_HEAD: Final = struct.Struct("<4sIIB")  # magic, CRC-32C of byte 8 on, bytes inflated, zstd
+_COVERED: Final = 8
+
+
+class Doomed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An object that no row names any more; it is deleted after a grace time."""
+
+    object: str
+    since_ms: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """The pieces of one partition, and what else a start needs to know of its tier."""
+
+    version: int
+    seq: int
+    """From 1, without a gap."""
+    nonce: bytes
+    """Which writer made it."""
+    leader_epoch: int
+    stream: bytes
+    """The stream's record, as the metadata has it (JSON)."""
+    partition: int
+    start: int
+    """The first offset of the log that may be read."""
+    rows: tuple[Row, ...] = ()
+    doomed: tuple[Doomed, ...] = ()
+    marks: dict[str, str] = {}
+    """What the commits to a table left behind; empty without a table."""
+
+    @property
+    def end(self) -> int:
+        """The first offset behind the last piece; the start, if there is none."""
+        return max(self.start, self.rows[-1].end) if self.rows else self.start
+
+    def encode(self) -> bytes:
+        """The bytes of the object."""
+        body = msgspec.msgpack.encode(self)
+        assert len(body) <= MANIFEST_BYTES_MAX, "a manifest has too many rows"
+        packed = len(body) > PLAIN_BYTES
+        rest = struct.pack("<IB", len(body), packed)
+        rest += compression.deflate(compression.ZSTD, body) if packed else body
+        return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
+
+    @staticmethod
+    def decode(data: bytes, name: str = "the manifest") -> Manifest:
+        """A manifest whose checksum holds and whose rows are in order. Raises ColdDamaged."""
+        body = _body(data, name)
+        try:
+            found = _decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise _damaged(name, f"its body cannot be read ({error})") from None
+        if found.version != VERSION:
+            raise ColdDamaged(
+                f"{name} has format {found.version}, this program reads {VERSION}: use the version"
+                " of OneLog that wrote it"
+            )
+        if found.seq < 1 or found.start < 0 or found.partition < 0:
+            raise _damaged(name, "its number, start or partition is impossible")
+        if len(found.nonce) != NONCE_BYTES:
+            raise _damaged(name, f"its nonce has {len(found.nonce)} bytes")
+        check_rows(found.rows, name)
+        return found
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Manifest)
+"""Made once, here: msgspec breaks when threads use a type for the first time together."""
+
+
+def _damaged(name: str, why: str) -> ColdDamaged:
+    return ColdDamaged(f"{name} is damaged: {why}; an older manifest may be whole")
+
+
+def _body(data: bytes, name: str) -> bytes:
+    if len(data) < _HEAD.size:
+        raise _damaged(name, f"it has only {len(data)} bytes")
+    magic, crc, size, packed = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise _damaged(name, "it does not begin with OLM1")
+    if crc32c(memoryview(data)[_COVERED:]) != crc:
+        raise _damaged(name, "its checksum does not hold")
+    if packed > 1 or size > MANIFEST_BYTES_MAX:
+        raise _damaged(name, f"its header is impossible (flag {packed}, {size} bytes)")
+    body = data[_HEAD.size :]
+    if packed:
+        try:
+            body = compression.inflate(compression.ZSTD, body, size)
+        except (CorruptBatch, MessageTooLarge) as error:
+            raise _damaged(name, str(error)) from None
+    if len(body) != size:
+        raise _damaged(name, f"its body has {len(body)} bytes, its header says {size}")
+    return body

@@ -1,0 +1,105 @@
+"""Does a broker tell what its store cost, try it, and sweep only what nobody needs?"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from onelog.base.clock import SystemClock
+from onelog.base.errors import ColdUnavailable, InvalidRequest, StorageError
+from onelog.broker.objects import Objects
+from onelog.log.couriers import RemoteCouriers
+from onelog.objects.access import Buffer
+from onelog.objects.counts import Prices
+from onelog.objects.memory import MemoryAccess
+from onelog.objects.probe import probe
+from onelog.objects.store import ObjectStore, StoreSettings, open_store
+from onelog.objects.sweeping import sweep
+from onelog.observe.troubles import Troubles
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return open_store(StoreSettings(url=f"memory://{uuid.uuid4()}"))
+
+
+def objects_of(store: ObjectStore | None) -> Objects:
+    clock = SystemClock()
+    troubles = Troubles(clock)
+    prices = Prices(put=5, get=0.4, list=5, delete=0, sent_gb=0, received_gb=0)
+    objects = Objects(prices, RemoteCouriers(troubles), clock, troubles)
+    objects.store = store
+    return objects
+
+
+class Forgetful(MemoryAccess):
+    """A store that lets everybody create a name."""
+
+    def put(self, name: str, parts: list[Buffer], size_bytes: int, *, is_new: bool = False) -> int:
+        return super().put(name, parts, size_bytes)
+
+
+def test_a_store_that_keeps_its_promises_passes_and_is_left_empty(store):
+    assert probe(store).url == store.url
+    assert not list(store.list(""))
+
+
+def test_a_store_whose_creates_are_not_exclusive_is_refused():
+    store = ObjectStore(StoreSettings(url="memory://forgetful"), Forgetful("forgetful"))
+    with pytest.raises(StorageError, match="4 of 4 writers"):
+        probe(store)
+    assert not list(store.list(""))
+
+
+def test_a_sweep_deletes_what_its_keeper_does_not_know_and_nothing_else(store):
+    for name in ("t/named", "t/left", "f/no-keeper"):
+        store.put(name, [b"xyz"])
+    keepers = {"t/": lambda names: [name for name in names if name == "t/named"]}
+    looked = sweep(store, keepers, dry_run=True, age_ms=-1000)
+    assert (looked.deleted, looked.names, looked.dry_run) == (1, ("t/left",), True)
+    swept = sweep(store, keepers, age_ms=-1000)
+    assert (swept.deleted, swept.deleted_bytes, swept.seen) == (1, 3, 2)
+    assert [row.name for row in store.list("")] == ["f/no-keeper", "t/named"]
+
+
+def test_a_sweep_leaves_young_objects_to_their_uploads(store):
+    store.put("t/young", [b"x"])
+    swept = sweep(store, {"t/": lambda _names: ()})
+    assert (swept.deleted, swept.young) == (0, 1)
+
+
+def test_a_keeper_that_cannot_tell_ends_the_sweep_and_nothing_is_deleted(store):
+    def away(_names):
+        raise ColdUnavailable("the manifests cannot be read")
+
+    store.put("t/a", [b"x"])
+    with pytest.raises(ColdUnavailable):
+        sweep(store, {"t/": away}, age_ms=-1000)
+    assert [row.name for row in store.list("")] == ["t/a"]
+
+
+async def test_status_names_requests_and_dollars(store):
+    objects = objects_of(store)
+    for number in range(1000):
+        store.put(f"t/{number}", [b"x" * 10])
+    status = objects.status()
+    assert status.hour.put == status.total.put == 1000 and status.hour.sent_bytes == 10_000
+    assert status.hour.dollars == pytest.approx(0.005)
+    assert status.month_dollars == pytest.approx(3.65)
+    names = {sample.name for sample in objects.samples()}
+    assert {"onelog_store_requests_total", "onelog_store_couriers"} <= names
+
+
+async def test_check_and_sweep_run_beside_the_loop(store):
+    objects = objects_of(store)
+    assert (await objects.check()).create_ms >= 0
+    assert (await objects.sweep(dry_run=True)).seen == 0
+    await objects.close()
+
+
+async def test_a_broker_without_a_store_says_how_to_get_one():
+    objects = objects_of(None)
+    with pytest.raises(InvalidRequest, match=r"store\.url"):
+        objects.status()
+    assert not list(objects.samples())
