@@ -452,12 +452,14 @@ def test_a_broker_that_is_away_is_said_and_the_page_comes_when_it_is_back(built,
     try:
         visitor = visit(scene)
         page = visitor.go("overview")
-        expect(page.locator(".stat").first).to_contain_text("ok")
-        expect(page.get_by_role("table", name="Protocols")).to_contain_text("0/s", timeout=15000)
+        expect(page.locator(".stat").first).to_contain_text("ok", timeout=30000)
+        expect(page.get_by_role("table", name="Protocols")).to_contain_text("0/s", timeout=30000)
         assert scene.broker.stop() == 0
-        expect(page.locator(".stat").first).to_contain_text("not known", timeout=15000)
+        expect(page.locator(".stat").first).to_contain_text("not known", timeout=30000)
         page.evaluate("location.hash = '#/nodes'")
-        expect(page.locator(".problem")).to_contain_text("the broker does not answer")
+        expect(page.locator(".problem")).to_contain_text(
+            "the broker does not answer", timeout=30000
+        )
         scene.broker.start()
         expect(page.locator("main h1").first).to_have_text("Nodes", timeout=30000)
         visitor.complaints.clear()  # the requests that failed

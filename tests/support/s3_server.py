@@ -114,8 +114,10 @@ class S3Server:
         return self
 
     def bucket(self, name: str) -> str:
-        """Make a bucket."""
+        """Make a bucket, and its first volume: a first write may take seconds."""
         assert self._request("PUT", f"/{name}") in MADE
+        assert self._request("PUT", f"/{name}/first") in MADE
+        self._request("DELETE", f"/{name}/first")
         return name
 
     def kill(self) -> None:

@@ -16,6 +16,7 @@ from onelog.admin.api.logins import LoginSessions
 from onelog.admin.api.table import operations
 from onelog.base.clock import ManualClock
 from onelog.broker import EARLIEST, LATEST, LOCAL, Message, StreamConfig
+from onelog.objects.store import StoreSettings, open_store
 from onelog.protocols.mqtt.packets import Will
 from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
 from onelog.queues.settings import QueueRecord
@@ -120,6 +121,7 @@ def is_furnished(path: str) -> bool:
 async def api(tmp_path):
     async with whole_api(tmp_path) as found:
         found.broker.access.know_users(found.authenticator)
+        found.broker.objects.store = open_store(StoreSettings(url="memory://sight"))
         for word in ("public", "secret"):
             await furnish(found, word)
         for _ in range(20):
