@@ -116,7 +116,7 @@ class S3Server:
     def bucket(self, name: str) -> str:
         """Make a bucket, and its first volume: a first write may take seconds."""
         assert self._request("PUT", f"/{name}") in MADE
-        assert self._request("PUT", f"/{name}/first") in MADE
+        assert self._request("PUT", f"/{name}/first", b"bytes") in MADE
         self._request("DELETE", f"/{name}/first")
         return name
 
@@ -126,15 +126,15 @@ class S3Server:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
-    def _request(self, method: str, path: str) -> int:
+    def _request(self, method: str, path: str, body: bytes = b"") -> int:
         """Ask as its administrator, signed as AWS wants it (version 4); 0 when nobody answers."""
         host = f"127.0.0.1:{self.ports['s3']}"
         now = datetime.datetime.now(datetime.UTC)
         day, moment = f"{now:%Y%m%d}", f"{now:%Y%m%dT%H%M%SZ}"
-        nothing = hashlib.sha256(b"").hexdigest()
+        content = hashlib.sha256(body).hexdigest()
         named = "host;x-amz-content-sha256;x-amz-date"
-        headers = f"host:{host}\nx-amz-content-sha256:{nothing}\nx-amz-date:{moment}\n"
-        asked = "\n".join([method, path, "", headers, named, nothing])
+        headers = f"host:{host}\nx-amz-content-sha256:{content}\nx-amz-date:{moment}\n"
+        asked = "\n".join([method, path, "", headers, named, content])
         scope = f"{day}/{REGION}/s3/aws4_request"
         digest = hashlib.sha256(asked.encode()).hexdigest()
         key = f"AWS4{SECRET_KEY}".encode()
@@ -142,14 +142,14 @@ class S3Server:
         for part in (day, REGION, "s3", "aws4_request", told):
             key = hmac.new(key, part.encode(), hashlib.sha256).digest()
         signed = {
-            "x-amz-content-sha256": nothing,
+            "x-amz-content-sha256": content,
             "x-amz-date": moment,
             "Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}-admin/{scope}, "
             f"SignedHeaders={named}, Signature={key.hex()}",
         }
         connection = http.client.HTTPConnection("127.0.0.1", self.ports["s3"], timeout=10)
         try:
-            connection.request(method, path, headers=signed)
+            connection.request(method, path, body, headers=signed)
             return connection.getresponse().status
         except OSError:
             return 0
