@@ -69,7 +69,8 @@ def replay_state(
     Markers at or behind the high watermark decide nothing yet. None: the high watermark is the
     log's end.
     """
-    producers, epochs, offset = Producers(), EpochHistory(), log.start_offset
+    # What only the object store has is not read here: a snapshot was kept before it left.
+    producers, epochs, offset = Producers(), EpochHistory(), log.local_start_offset
     saved = log.load_state(STATE_NAME)
     if saved is not None:
         # A snapshot from before the log's start still knows producers whose batches are gone.

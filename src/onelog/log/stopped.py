@@ -8,6 +8,8 @@ from typing import NoReturn
 from onelog.base.errors import PartitionStopped, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
+from onelog.objects.piece import AbortedSpan
+from onelog.objects.rows import Row
 from onelog.storage.engine import (
     AskSync,
     Buffer,
@@ -25,12 +27,14 @@ class StoppedLog:
     """Stands in for a damaged log, so that its stream can be shown and the other partitions run."""
 
     start_offset = Offset(0)
+    local_start_offset = Offset(0)
     end_offset = Offset(0)
     durable_offset = Offset(0)
     kept_high_watermark = Offset(0)
     size_bytes = 0
     torn: TornTail | None = None
     log_end = None
+    tier = None
 
     def __init__(self, error: PartitionStopped) -> None:
         self._error = error
@@ -61,6 +65,14 @@ class StoppedLog:
     ) -> list[Offset] | None:
         """Refused."""
         self._refuse()
+
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """None are known."""
+        return ()
+
+    def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
+        """None are known."""
+        return ()
 
     def bring(self, cold: Cold) -> Lease:
         """Refused."""

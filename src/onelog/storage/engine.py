@@ -36,6 +36,9 @@ import msgspec
 from onelog.base.errors import InvalidRequest
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo, LogEnd, scan_batches
+from onelog.objects.piece import AbortedSpan
+from onelog.objects.rows import Row
+from onelog.storage.tier import Place, Tier, TierSettings
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -58,6 +61,8 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Keep a topic index (streams that hold many topics)."""
     ring_bytes: int = 64 * 1024 * 1024
     """memory engine: bytes kept; the oldest batches go first."""
+    tier: TierSettings | None = None
+    """How sealed segments move to the object store; None: they stay."""
 
 
 class SegmentInfo(NamedTuple):
@@ -69,6 +74,7 @@ class SegmentInfo(NamedTuple):
     max_timestamp_ms: TimestampMs
     sealed: bool
     created_ms: TimestampMs
+    place: Place = "local"
 
 
 class TornTail(NamedTuple):
@@ -180,6 +186,11 @@ class PartitionLog(Protocol):
         ...
 
     @property
+    def local_start_offset(self) -> Offset:
+        """First offset whose batches are on this machine; below it they are in the store."""
+        ...
+
+    @property
     def end_offset(self) -> Offset:
         """Offset that the next record gets."""
         ...
@@ -207,6 +218,11 @@ class PartitionLog(Protocol):
     @property
     def log_end(self) -> LogEnd | None:
         """Where a tick may append without this object; None: nowhere."""
+        ...
+
+    @property
+    def tier(self) -> Tier | None:
+        """What moves sealed segments to the object store; None: nothing does."""
         ...
 
     def append(
@@ -254,6 +270,17 @@ class PartitionLog(Protocol):
         """
         ...
 
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """The rows with offsets in [start, upto) that lie in the object store, in order."""
+        ...
+
+    def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
+        """Aborted transactions with records in [start, upto), of pieces in the object store.
+
+        Their owner forgets what lies below `local_start_offset`. Raises Cold.
+        """
+        ...
+
     def bring(self, cold: Cold) -> Lease:
         """Block until the read that raised `cold` need not wait. Raises PartitionStopped when the
         bytes cannot be read; a read that finds more cold bytes then raises it, too. Raises
@@ -298,7 +325,7 @@ class PartitionLog(Protocol):
 
     def segments(self) -> list[SegmentInfo]:
         """Segments in order; the last is the active one. An engine without segments invents
-        them."""
+        them. Each offset lies in one of them, whatever places hold it."""
         ...
 
     def rewrite(self, start: Offset, end: Offset) -> Rewrite:

@@ -22,6 +22,8 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
+from onelog.objects.piece import AbortedSpan
+from onelog.objects.rows import Row
 from onelog.storage.engine import (
     NO_LEASE,
     AskSync,
@@ -55,6 +57,7 @@ class KvLog:
     )  # fmt: skip
 
     log_end = None
+    tier = None
 
     def __init__(
         self, db: KvDatabase, key: PartitionKey, number: int, settings: LogSettings, clock: Clock
@@ -98,6 +101,11 @@ class KvLog:
     def start_offset(self) -> Offset:
         """First offset that may be read."""
         return Offset(self._layout.start)
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset whose batches are on this machine."""
+        return self.start_offset
 
     @property
     def end_offset(self) -> Offset:
@@ -278,6 +286,14 @@ class KvLog:
         with self.lock:
             self._check_open()
             return describe(self._layout.segments, self._layout.end)
+
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """None: nothing lies in an object store."""
+        return ()
+
+    def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
+        """None: nothing lies in an object store."""
+        return ()
 
     def bring(self, cold: Cold) -> Lease:
         """Nothing is ever cold: RocksDB reads at once."""

@@ -17,6 +17,8 @@ from onelog.base.clock import Clock
 from onelog.base.errors import Closed, Conflict, InvalidRequest, MessageTooLarge, OffsetOutOfRange
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
+from onelog.objects.piece import AbortedSpan
+from onelog.objects.rows import Row
 from onelog.storage.engine import (
     NO_LEASE,
     AskSync,
@@ -46,6 +48,7 @@ class MemoryLog:
     """One partition's batches in memory."""
 
     log_end = None
+    tier = None
 
     def __init__(self, key: PartitionKey, settings: LogSettings, clock: Clock) -> None:
         self._key = key
@@ -67,6 +70,11 @@ class MemoryLog:
     def start_offset(self) -> Offset:
         """First offset that may be read."""
         return Offset(self._start)
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset whose batches are on this machine."""
+        return self.start_offset
 
     @property
     def end_offset(self) -> Offset:
@@ -208,6 +216,14 @@ class MemoryLog:
             return found
 
     # ---- upkeep ----
+
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """None: nothing lies in an object store."""
+        return ()
+
+    def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
+        """None: nothing lies in an object store."""
+        return ()
 
     def bring(self, cold: Cold) -> Lease:
         """Nothing is ever cold."""

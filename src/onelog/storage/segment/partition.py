@@ -15,6 +15,8 @@ from pathlib import Path
 from onelog.base.errors import Conflict, CorruptBatch, InvalidRequest
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import REL_MAX, BatchBuilder, BatchInfo
+from onelog.objects.piece import AbortedSpan
+from onelog.objects.rows import Row
 from onelog.storage.engine import (
     AskSync,
     Buffer,
@@ -42,6 +44,8 @@ class SegmentLog:
 
     __slots__ = ("_durability", "_held", "_reader", "clean", "log_end", "read", "recovery")
 
+    tier = None
+
     def __init__(
         self, directory: str, shared: EngineShared, settings: LogSettings, *, trusted: bool
     ) -> None:
@@ -66,6 +70,11 @@ class SegmentLog:
     def start_offset(self) -> Offset:
         """First offset that may be read."""
         return self._held.start
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset whose batches are on this machine."""
+        return self.start_offset
 
     @property
     def end_offset(self) -> Offset:
@@ -203,6 +212,14 @@ class SegmentLog:
     def segments(self) -> list[SegmentInfo]:
         """Segments in order; the last is the active one."""
         return self._reader.segments()
+
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """None: nothing lies in an object store."""
+        return ()
+
+    def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
+        """None: nothing lies in an object store."""
+        return ()
 
     def bring(self, cold: Cold) -> Lease:
         """Read cold bytes from the disk."""
