@@ -49,7 +49,6 @@ def shares(request, monkeypatch):
         monkeypatch.setattr(convoy, "STRETCH_OFFSETS", 7)
         monkeypatch.setattr(convoy, "SHARE_RECORDS", 2)
         monkeypatch.setattr(convoy, "SHARE_BYTES", 200)
-        monkeypatch.setattr(convoy, "JOINING_BYTES", 100)
         monkeypatch.setattr(convoy, "CALL_BYTES", 100)
     return request.param
 
@@ -65,6 +64,74 @@ async def test_a_batch_is_visited_once_for_all_sessions_that_need_it(tmp_path, m
             assert await client.take(2) == ["a", "c"]
             assert await client.is_silent()
         assert len(seen) < 8 * 2
+
+
+async def test_sessions_that_keep_coming_are_waited_for_and_go_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(convoy, "LOOK_S", 0.2)
+    monkeypatch.setattr(convoy, "GATHER_TIMES", 1e6)
+    monkeypatch.setattr(convoy, "GATHER_S", 30)
+    everything = ["1", "2", "3"]
+    async with serving(tmp_path) as node:
+        ride, held, shares = node.hub.convoy, {}, []
+        take, run = ride.take, ride._run
+        for number in range(7):
+            await made(node, f"s{number}", "t")
+        await published(node, *(("t", text) for text in everything))
+
+        def hold(session, reading) -> bool:
+            held[session.client_id] = (session, reading)
+            return True
+
+        monkeypatch.setattr(ride, "take", hold)
+        clients = [await back(node, f"s{number}") for number in range(7)]
+        monkeypatch.setattr(ride, "take", take)
+        monkeypatch.setattr(ride, "_run", lambda: (shares.append(1), run()))
+        assert take(*held["s0"])
+        assert await clients[0].take(3) == everything
+        assert len(shares) == 1
+        for number in (1, 2):  # in one pass: more may follow
+            assert take(*held[f"s{number}"])
+        for number in range(3, 7):
+            await asyncio.sleep(0.02)
+            assert take(*held[f"s{number}"])
+        for client in clients[1:]:
+            assert await client.take(3) == everything
+        assert len(shares) == 2
+
+
+async def test_a_session_that_comes_alone_is_served_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(convoy, "LOOK_S", 60.0)
+    async with serving(tmp_path) as node:
+        for name in ("a", "b"):
+            await made(node, name, "t")
+        await published(node, ("t", "1"), ("t", "2"))
+        for name in ("a", "b"):
+            client = await back(node, name, receive_maximum=1)
+            assert await client.take(2) == ["1", "2"]
+
+
+async def test_sessions_that_keep_coming_hold_nobody_up(tmp_path, monkeypatch):
+    """Looks follow one another while others come, but the time for that is bounded."""
+    monkeypatch.setattr(convoy, "LOOK_S", 0.02)
+    monkeypatch.setattr(convoy, "GATHER_S", 0.02)
+    async with serving(tmp_path) as node:
+        names = [f"s{number}" for number in range(3)]
+        for name in names:
+            await made(node, name, "t")
+        await published(node, ("t", "1"))
+        ride = node.hub.convoy
+        coming = True
+
+        async def keep_coming() -> None:
+            while coming:
+                ride._came = True
+                await asyncio.sleep(0.001)
+
+        crowd = asyncio.create_task(keep_coming())
+        for client in await asyncio.gather(*(back(node, name) for name in names)):
+            assert await client.take(1) == ["1"]
+        coming = False
+        await crowd
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,6 +10,8 @@ Rules:
   places: nobody gets a message that it is past already.
 - After each share of a lap others have a turn. Before that, everything is written, and each
   session's position is up to date.
+- While sessions keep coming, the next share waits for them, for a time that depends on what a share
+  costs. A session that comes alone does not wait.
 """
 
 from __future__ import annotations
@@ -37,8 +39,13 @@ SHARE_RECORDS: Final = 8192
 """Messages, about, that are handed out before others have a turn."""
 SHARE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the log that are read before others have a turn."""
-JOINING_BYTES: Final = 256 * 1024
-"""The same while sessions keep coming: it is cheaper to wait for them."""
+LOOK_S: Final = 0.002
+"""While sessions keep coming: how long nobody came before those who wait are served."""
+GATHER_TIMES: Final = 4
+"""The same, at most: so many times as long as the last share took. To wait costs no more then than
+to go over the log again for each who comes."""
+GATHER_S: Final = 0.1
+"""The same, at most."""
 CALL_BYTES: Final = 8 * 1024 * 1024
 """Bytes, about, that one call hands out (I8)."""
 
@@ -108,8 +115,6 @@ class ConvoyLane:
         self._later: list[Rider] = []
         self._hand = 0
         """The offset that the lap has come to."""
-        self._joined = False
-        """Whether somebody joined since the last share."""
         self._left_bytes = self._left_records = 0
         """How much of the share is left."""
         self._changed: dict[Rider, bool] = {}
@@ -119,7 +124,6 @@ class ConvoyLane:
 
     def add(self, rider: Rider) -> None:
         """A session joins."""
-        self._joined = True
         # Once somebody waits for the next lap, nobody joins this one, so that it ends.
         if rider.next >= self._hand and not self._later:
             heappush(self._lap, rider)
@@ -129,8 +133,7 @@ class ConvoyLane:
     def run(self) -> bool:
         """Serve a share. Returns whether riders are left."""
         source = self._convoy.hub.live.find(self._key)
-        self._left_bytes = JOINING_BYTES if self._joined else SHARE_BYTES
-        self._left_records, self._joined = SHARE_RECORDS, False
+        self._left_bytes, self._left_records = SHARE_BYTES, SHARE_RECORDS
         try:
             if source is None:  # the stream is gone
                 self._alone += (*self._lap, *self._later)
@@ -307,6 +310,9 @@ class Convoy:
         self.fanout = MqttFanout(delivery_properties, hub.may_have)
         self._lanes: dict[tuple[str, int], ConvoyLane] = {}
         self._runs = False
+        self._came = False
+        """Whether somebody joined since the last look."""
+        self._patient_until_s = 0.0
         self._counted = 0
 
     def take(self, session: MqttSession, reading: Reading) -> bool:
@@ -332,7 +338,10 @@ class Convoy:
         if lane is None:
             lane = self._lanes[source.key] = ConvoyLane(self, source.key)
         lane.add(rider)
-        self._run_soon()
+        if self._runs:
+            self._came = True
+        else:
+            self._run_soon()
         return True
 
     def leave(self, rider: Rider) -> None:
@@ -363,9 +372,21 @@ class Convoy:
             then()
 
     def _run_soon(self) -> None:
-        if not self._runs:
-            self._runs = True
-            self.hub.loop.call_soon(self._run)
+        self._runs = True
+        self.hub.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Serve everybody. When others have just come, more may follow: they all go together."""
+        begun_s = self.hub.clock.monotonic()
+        came, self._came = self._came, False
+        if came and begun_s < self._patient_until_s:
+            self.hub.loop.call_later(LOOK_S, self._look)
+            return
+        self._run()
+        self._came = False  # those that were served and go on are not new
+        ended_s = self.hub.clock.monotonic()
+        patience_s = max(LOOK_S, min(GATHER_TIMES * (ended_s - begun_s), GATHER_S))
+        self._patient_until_s = ended_s + patience_s
 
     def _run(self) -> None:
         self._runs = False
@@ -375,7 +396,7 @@ class Convoy:
                 del self._lanes[key]
         self.hub.counters.caught_up += self.fanout.delivered - self._counted
         self._counted = self.fanout.delivered
-        if self._lanes:
+        if self._lanes and not self._runs:
             self._run_soon()
 
     def _isolated(self, lane: ConvoyLane) -> bool:
