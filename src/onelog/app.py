@@ -101,6 +101,7 @@ def broker_settings(config: Config) -> BrokerSettings:
             message_bytes_max=defaults.message_bytes_max,
             segment_bytes=defaults.segment_bytes,
             segment_age_ms=defaults.segment_age_ms,
+            tier=stream_commands.default_tier(defaults),
         ),
         helper_bytes_min=_HELPER_BYTES_MIN,
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,

@@ -51,7 +51,7 @@ async def test_every_setting_of_a_topic_is_shown_with_its_origin(admin, version)
     assert told.keys() == TOPIC_SETTINGS.keys()
     assert (told["retention.ms"].value, told["retention.ms"].config_source) == ("1000", FROM_TOPIC)
     assert told["segment.ms"].config_source == FROM_DEFAULT
-    assert told["remote.storage.enable"].read_only
+    assert told["onelog.filter"].read_only
     assert not told["segment.ms"].read_only
     assert not any(row.synonyms for row in told.values())
     if version >= 3:

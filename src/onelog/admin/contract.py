@@ -52,6 +52,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     retention: RetentionInfo
     cleanup: str
     """`delete`, `compact` or `compact,delete`."""
+    tier: str
+    """How history goes to the object store: `log`, `iceberg`, `delta`; empty: not at all."""
     internal: bool
     """Whether the broker made it for itself."""
     size_bytes: int

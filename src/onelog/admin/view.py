@@ -217,6 +217,7 @@ def _stream_info(stream: Stream) -> StreamInfo:
             consumed=retention.consumed,
         ),
         cleanup=config.cleanup.value,
+        tier=config.tier.format.value,
         internal=config.internal,
         size_bytes=stream.size_bytes,
         records=stream.record_count,

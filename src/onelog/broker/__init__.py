@@ -69,6 +69,7 @@ from onelog.log.internal import check_known, kept_batches
 from onelog.log.moves import Move, SourceKey
 from onelog.log.promises import Durability, Timestamps
 from onelog.log.stream import Stream
+from onelog.log.tier_config import ColdFormat, TierConfig
 from onelog.log.touched import Touched
 from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.metadata.once import written_once
@@ -145,6 +146,8 @@ __all__ = [
     "Move",
     "SourceKey",
     "StreamConfig",
+    "TierConfig",
+    "ColdFormat",
     "check_fields",
     "NO_BOUND_MS",
     "STORED_AS",

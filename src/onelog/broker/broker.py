@@ -43,6 +43,7 @@ from onelog.log.handle import PartitionHandle
 from onelog.log.internal import fix_placement
 from onelog.log.maintenance import Maintenance
 from onelog.log.syncer import Syncer
+from onelog.log.tier_config import ColdFormat, StoreSupport
 from onelog.metadata.store import MetadataStore
 from onelog.objects.counts import Prices
 from onelog.objects.store import StoreSettings
@@ -97,6 +98,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     store_couriers: int = REMOTE
     """Threads that read from it."""
     store_prices: Prices = NO_PRICES
+    tier_formats: tuple[ColdFormat, ...] = (ColdFormat.LOG,)
+    """How this broker can write the history of streams into the store."""
     traced: bool = False
     """Whether writes are noted, for the spans of traced messages."""
 
@@ -126,6 +129,9 @@ class Broker:
         couriers = self.streams.shared.couriers.remote
         if settings.store is not None:
             couriers.configure(settings.store_couriers, settings.store.deadline_ms / 1000)
+            self.streams.store_support = StoreSupport(
+                url=settings.store.url, formats=settings.tier_formats
+            )
         self.objects = Objects(settings.store_prices, couriers, clock, self.troubles)
         """The object store, if the assembly hands one over."""
         self.access = AccessList(store, clock, self.troubles)

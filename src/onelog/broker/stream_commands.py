@@ -17,10 +17,11 @@ from onelog.base.commands import decoded, run_decoded
 from onelog.base.errors import InvalidRequest, NotAuthorized
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.model import StreamDefaults
-from onelog.log.config import Cleanup, Retention, StreamConfig
+from onelog.log.config import Cleanup, Retention, StreamConfig, tier_problem
 from onelog.log.handle import PartitionFacts
 from onelog.log.promises import Durability
 from onelog.log.stream import Stream
+from onelog.log.tier_config import OFF, ColdFormat, StoreSupport, TierConfig
 
 SUBJECT: Final = "stream"
 
@@ -34,6 +35,18 @@ class StreamChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retention_age_ms: int | None = None
     retention_bytes: int | None = None
     cleanup: Cleanup | None = None
+    tier: str | None = None
+    """The name of a format, `none`, or the URL of the broker's store (as `log`)."""
+    tier_copy: bool | None = None
+    tier_delete_when_off: bool | None = None
+    local_age_ms: int | None = None
+    local_bytes: int | None = None
+    tier_commit_ms: int | None = None
+    tier_columns: str | None = None
+    tier_table: str | None = None
+    tier_catalog: str | None = None
+    tier_snapshot_age_ms: int | None = None
+    tier_table_age_ms: int | None = None
 
 
 class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.create"):
@@ -139,12 +152,17 @@ async def run_stream(
             partitions = command.chosen.partitions or defaults.partitions
             config = default_stream(defaults, command.name, command.captures, partitions)
             _check_captures(command.captures)
-            made = await streams.create(_with_choice(config, command.chosen))
+            config = _with_choice(config, command.chosen, streams.store_support)
+            if command.chosen.tier is None:
+                config = with_fitting_tier(config)
+            made = await streams.create(config)
             return StreamAnswer(streams=(_row(made),))
         case AlterStream():
             config = _theirs(streams.get(command.name)).config
             _check_captures((*command.capture, *command.release))
-            changed = await streams.alter(_with_choice(_captured(config, command), command.chosen))
+            changed = await streams.alter(
+                _with_choice(_captured(config, command), command.chosen, streams.store_support)
+            )
             return StreamAnswer(streams=(_row(changed),))
         case DeleteStream():
             if command.name == MAIN:
@@ -179,10 +197,29 @@ def default_stream(
         message_bytes_max=defaults.message_bytes_max,
         segment_bytes=defaults.segment_bytes,
         segment_age_ms=defaults.segment_age_ms,
+        tier=default_tier(defaults),
     )
 
 
-def _with_choice(config: StreamConfig, chosen: StreamChoice) -> StreamConfig:
+def default_tier(defaults: StreamDefaults) -> TierConfig:
+    """The tier of the broker's configuration."""
+    return TierConfig(
+        format=ColdFormat(defaults.tier),
+        local_age_ms=defaults.local_age_ms,
+        local_bytes=defaults.local_bytes,
+    )
+
+
+def with_fitting_tier(config: StreamConfig) -> StreamConfig:
+    """The stream without a tier that only the defaults gave it, and that it cannot have."""
+    if tier_problem(config) is None:
+        return config
+    return msgspec.structs.replace(
+        config, tier=msgspec.structs.replace(config.tier, format=OFF.format)
+    )
+
+
+def _with_choice(config: StreamConfig, chosen: StreamChoice, support: StoreSupport) -> StreamConfig:
     keep = config.retention
     age_ms, size = chosen.retention_age_ms, chosen.retention_bytes
     return msgspec.structs.replace(
@@ -196,6 +233,30 @@ def _with_choice(config: StreamConfig, chosen: StreamChoice) -> StreamConfig:
             age_ms=keep.age_ms if age_ms is None else age_ms,
             bytes=keep.bytes if size is None else size,
         ),
+        tier=_with_tier(config.tier, chosen, support),
+    )
+
+
+def _with_tier(tier: TierConfig, chosen: StreamChoice, support: StoreSupport) -> TierConfig:
+    given: dict[str, Any] = {
+        "copy": chosen.tier_copy,
+        "delete_when_off": chosen.tier_delete_when_off,
+        "local_age_ms": chosen.local_age_ms,
+        "local_bytes": chosen.local_bytes,
+        "commit_ms": chosen.tier_commit_ms,
+        "columns": chosen.tier_columns,
+        "table": chosen.tier_table,
+        "catalog": chosen.tier_catalog,
+        "snapshot_age_ms": chosen.tier_snapshot_age_ms,
+        "table_age_ms": chosen.tier_table_age_ms,
+    }
+    if chosen.tier is not None:
+        try:
+            given["format"] = support.format_for(chosen.tier)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+    return msgspec.structs.replace(
+        tier, **{name: value for name, value in given.items() if value is not None}
     )
 
 

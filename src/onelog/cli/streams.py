@@ -67,6 +67,56 @@ class Choice:
         Literal["delete", "compact", "compact,delete"] | None,
         Parameter(help="Delete old records, or all but the last of each key (compact)."),
     ] = None
+    tier: Annotated[
+        str | None,
+        Parameter(
+            help="How history goes to the object store: log, iceberg, delta, none, or the"
+            " broker's store.url (as log)."
+        ),
+    ] = None
+    tier_copy: Annotated[
+        bool | None,
+        Parameter(
+            negative="--no-tier-copy",
+            help="Whether sealed segments are copied; if not, copies stay readable.",
+        ),
+    ] = None
+    tier_delete_when_off: Annotated[
+        bool | None,
+        Parameter(
+            negative="--no-tier-delete-when-off",
+            help="Whether the copies go when the tier becomes none.",
+        ),
+    ] = None
+    local_age: Annotated[
+        str | None,
+        Parameter(
+            help="With a tier: how long copied records stay on the disk: 6h, unlimited, or"
+            " retention (as --retention)."
+        ),
+    ] = None
+    local_bytes: Annotated[
+        str | None,
+        Parameter(
+            help="With a tier: bytes of copied records that stay on the disk: 10GB, unlimited,"
+            " or retention (as --retention-bytes)."
+        ),
+    ] = None
+    tier_commit: Annotated[
+        str | None, Parameter(help="How often a table gets new rows at most: 5m.")
+    ] = None
+    tier_columns: Annotated[
+        str | None, Parameter(help="Typed columns of a table: 'json: temp double'.")
+    ] = None
+    tier_table: Annotated[str | None, Parameter(help="Name of the table.")] = None
+    tier_catalog: Annotated[str | None, Parameter(help="Catalog of the table.")] = None
+    tier_snapshot_age: Annotated[
+        str | None, Parameter(help="How long snapshots of a table stay: 1d, unlimited.")
+    ] = None
+    tier_table_age: Annotated[
+        str | None,
+        Parameter(help="How long a table keeps rows: 365d, unlimited, or retention."),
+    ] = None
 
     def as_choice(self, engine: str | None = None) -> StreamChoice:
         """The same for the server."""
@@ -80,6 +130,17 @@ class Choice:
             retention_age_ms=_quantity("--retention", self.retention, "ms"),
             retention_bytes=_quantity("--retention-bytes", self.retention_bytes, "bytes"),
             cleanup=None if self.cleanup is None else Cleanup(self.cleanup),
+            tier=self.tier,
+            tier_copy=self.tier_copy,
+            tier_delete_when_off=self.tier_delete_when_off,
+            local_age_ms=_quantity("--local-age", self.local_age, "ms"),
+            local_bytes=_quantity("--local-bytes", self.local_bytes, "bytes"),
+            tier_commit_ms=_quantity("--tier-commit", self.tier_commit, "ms"),
+            tier_columns=self.tier_columns,
+            tier_table=self.tier_table,
+            tier_catalog=self.tier_catalog,
+            tier_snapshot_age_ms=_quantity("--tier-snapshot-age", self.tier_snapshot_age, "ms"),
+            tier_table_age_ms=_quantity("--tier-table-age", self.tier_table_age, "ms"),
         )
 
 
@@ -103,7 +164,8 @@ def build_streams(run_offline: RunOffline | None) -> App:
         *,
         capture: Capture,
         engine: Annotated[
-            Literal["segment", "memory", "kv"] | None, Parameter(help="Storage engine.")
+            Literal["segment", "memory", "kv", "object"] | None,
+            Parameter(help="Storage engine."),
         ] = None,
         chosen: Choice = DEFAULTS,
         options: DataOptions = DEFAULT_DATA,

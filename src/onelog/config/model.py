@@ -23,7 +23,8 @@ from onelog.config.problems import Problem
 from onelog.config.section import Section
 from onelog.config.store import Store, store_problems
 
-Engine = Literal["segment", "memory", "kv"]
+Engine = Literal["segment", "memory", "kv", "object"]
+TierWord = Literal["", "log", "iceberg", "delta"]
 Durability = Literal["memory", "os", "fsync"]
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
@@ -210,7 +211,11 @@ class StreamDefaults(Section, frozen=True, kw_only=True):
     """Settings of a new stream, unless its creator chooses others."""
 
     engine: Annotated[
-        Engine, Meta(description="Storage engine; `kv` needs the extra `onelog[rocksdb]`.")
+        Engine,
+        Meta(
+            description="Storage engine; `kv` needs the extra `onelog[rocksdb]`, `object` needs"
+            " `store.url`."
+        ),
     ] = "segment"
     durability: Annotated[
         Durability,
@@ -247,6 +252,30 @@ class StreamDefaults(Section, frozen=True, kw_only=True):
     segment_age_ms: Annotated[
         int, Meta(ge=1000, description="Age at which a segment is sealed.")
     ] = 7 * _DAY_MS
+    tier: Annotated[
+        TierWord,
+        Meta(
+            description="How history goes to the object store: as batches (`log`), as rows of a"
+            " table that SQL reads, too (`iceberg`, `delta`), or not at all. Streams that cannot"
+            " have a tier (compacted ones, other engines) get none."
+        ),
+    ] = ""
+    local_age_ms: Annotated[
+        int,
+        Meta(
+            ge=-2,
+            description="With a tier: copied records older than this leave the disk here;"
+            ' -1 or "unlimited": not by age, -2 or "retention": as `retention_age_ms`.',
+        ),
+    ] = -2
+    local_bytes: Annotated[
+        int,
+        Meta(
+            ge=-2,
+            description="With a tier: bytes of copied records that a stream keeps here;"
+            ' -1 or "unlimited": no bound, -2 or "retention": as `retention_bytes`.',
+        ),
+    ] = -2
 
 
 class Defaults(Section, frozen=True, kw_only=True):
@@ -445,6 +474,27 @@ def _token_problems(tokens: Tokens) -> Iterator[Problem]:
         yield Problem(path, f"{path} = {tokens.console_url!r} has to begin with https://")
 
 
+def _tier_problems(chosen: StreamDefaults, *, has_store: bool) -> Iterator[Problem]:
+    path = "defaults.stream.tier"
+    if chosen.tier and not has_store:
+        yield Problem(path, f"{path} = {chosen.tier!r} needs an object store: set store.url, too")
+    if chosen.tier and chosen.engine in ("memory", "kv"):
+        yield Problem(
+            path,
+            f"{path} = {chosen.tier!r} needs defaults.stream.engine segment or object, not"
+            f" {chosen.engine}",
+        )
+    if chosen.tier == "log" and chosen.engine == "object":
+        yield Problem(
+            path,
+            f"{path} = 'log' is not for the engine object, which keeps everything in the store:"
+            " leave it away, or choose iceberg or delta",
+        )
+    if chosen.engine == "object" and not has_store:
+        path = "defaults.stream.engine"
+        yield Problem(path, f"{path} = 'object' needs an object store: set store.url, too")
+
+
 def whole_problems(config: Config) -> Iterator[Problem]:
     """Errors that concern several keys together."""
     listeners = config.listeners
@@ -460,6 +510,7 @@ def whole_problems(config: Config) -> Iterator[Problem]:
     yield from _ban_problems(config.security.bans)
     yield from _token_problems(config.security.tokens)
     yield from store_problems(config.store)
+    yield from _tier_problems(config.defaults.stream, has_store=bool(config.store.url))
     endpoint = config.tracing.endpoint
     if endpoint and not endpoint.startswith(("http://", "https://")):
         yield Problem(

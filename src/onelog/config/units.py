@@ -1,7 +1,8 @@
 """Sizes and durations as people write them: `"256MiB"`, `"7d"`, `"unlimited"`.
 
 Rules: a bare number is in the unit that the key's name ends with (`_bytes`, `_ms`). `kB MB GB TB`
-are powers of 1000, `KiB MiB GiB TiB` of 1024; letter case does not matter. "unlimited" is -1.
+are powers of 1000, `KiB MiB GiB TiB` of 1024; letter case does not matter. "unlimited" is -1,
+"retention" (the bound of the stream's retention) is -2, where a key allows it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 from typing import Final
 
 UNLIMITED: Final = -1
+AS_RETENTION: Final = -2
+_WORDS: Final = {"unlimited": UNLIMITED, "retention": AS_RETENTION}
 
 _BYTES: Final[dict[str, int]] = {
     "b": 1,
@@ -37,8 +40,8 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 def parse_quantity(text: str, unit: str) -> int:
     """The number of `unit` ("bytes" or "ms") that `text` means. Raises ValueError."""
-    if text.strip().lower() == "unlimited":
-        return UNLIMITED
+    if (word := text.strip().lower()) in _WORDS:
+        return _WORDS[word]
     found = _QUANTITY.fullmatch(text)
     scale = SCALES[unit]
     if found is None:
@@ -55,8 +58,9 @@ def parse_quantity(text: str, unit: str) -> int:
 
 def format_quantity(value: int, unit: str) -> str:
     """The shortest exact way to write `value`, for people: 268435456 bytes is `256MiB`."""
-    if value == UNLIMITED:
-        return "unlimited"
+    for word, meaning in _WORDS.items():
+        if value == meaning:
+            return word
     names = {"kb": "kB", "mb": "MB", "gb": "GB", "tb": "TB"}
     names |= {"kib": "KiB", "mib": "MiB", "gib": "GiB", "tib": "TiB", "b": "B"}
     best = f"{value}{'B' if unit == 'bytes' else 'ms'}"

@@ -26,6 +26,7 @@ from onelog.base.errors import (
     AlreadyExists,
     Conflict,
     InvalidName,
+    InvalidRequest,
     NotAuthorized,
     StreamNotFound,
     Timeout,
@@ -43,6 +44,7 @@ from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord, begun_anew, changed_record, settle_records
 from onelog.log.stream_rows import StreamRows
 from onelog.log.syncer import Syncer
+from onelog.log.tier_config import StoreSupport
 from onelog.log.touched import Touched
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
@@ -81,6 +83,8 @@ class Catalog:
         """The streams, by name, that are new, other or gone since `on_change` was called."""
         self.touched = Touched()
         """The filters that the change concerns: whatever is known of others stays valid."""
+        self.store_support = StoreSupport()
+        """What the broker's object store can do for streams."""
         self.reserved: tuple[str, ...] = ()
         """How names begin that are only for streams of topics that begin with $: whoever makes
         these streams finds them by name."""
@@ -161,6 +165,7 @@ class Catalog:
         """Raise what `create` would raise for this configuration now."""
         check_config(config)
         self._check_reserved(config)
+        self._check_store(config)
         self._opener.engine(config)
         if config.name in self._directory.by_name or self._rows.find(config.name) is not None:
             raise AlreadyExists(f"the stream {config.name!r} exists already")
@@ -175,13 +180,21 @@ class Catalog:
                 " streams that the broker makes; choose another one"
             )
 
+    def _check_store(self, config: StreamConfig) -> None:
+        lacking = self.store_support.lacks(config.tier, config.engine)
+        if lacking is not None:
+            raise InvalidRequest(f"stream {config.name}: {lacking}")
+
     def is_reserved(self, name: str) -> bool:
         """Whether only the broker makes streams of this name."""
         return name.startswith(self.reserved)
 
     def check_altered(self, config: StreamConfig) -> None:
         """Raise what `alter` would raise for this configuration now."""
-        check_change(self.get(config.name).config, config)
+        old = self.get(config.name).config
+        check_change(old, config)
+        if config.tier != old.tier:
+            self._check_store(config)
         self._directory.check_captures(config)
 
     async def alter(self, config: StreamConfig) -> Stream:

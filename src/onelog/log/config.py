@@ -1,4 +1,4 @@
-"""The configuration of a stream: captures, engine, durability, retention, cleanup, limits.
+"""The configuration of a stream: captures, engine, durability, retention, cleanup, tier, limits.
 
 Rules: a configuration is checked as a whole before anything changes; an error names the key.
 Everything may change while the stream runs, except its name, its engine and a smaller number of
@@ -22,6 +22,14 @@ from onelog.base.limits import (
 )
 from onelog.base.topics import check_filter, is_exact
 from onelog.log.partition import Durability, Timestamps
+from onelog.log.tier_config import (
+    LocalWindow,
+    TierConfig,
+    beyond_total,
+    field_bounds,
+    unfit,
+    window_of,
+)
 from onelog.record import compression
 from onelog.storage.engine import LogSettings
 
@@ -143,6 +151,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_after_max_ms: int = NO_BOUND_MS
     """How far ahead of the clock a record's own time may lie."""
     compression: Compression = Compression()
+    tier: TierConfig = TierConfig()
     kept: tuple[tuple[str, str], ...] = ()
     """Settings of a protocol that OneLog keeps and does not act on: (name, value)."""
     chosen: tuple[str, ...] = ()
@@ -171,6 +180,13 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
             return self.retention
         share = self.retention.bytes // self.partitions
         return msgspec.structs.replace(self.retention, bytes=share)
+
+    def local_window(self) -> LocalWindow:
+        """What one partition keeps here of records that are in the object store, too."""
+        total = self.retention
+        return window_of(
+            self.tier, age_ms=total.age_ms, size_bytes=total.bytes, partitions=self.partitions
+        )
 
     @property
     def batch_bytes_max(self) -> int:
@@ -204,7 +220,17 @@ def check_config(config: StreamConfig) -> StreamConfig:
             f"stream {config.name}: compaction.min_lag_ms ({lag.min_lag_ms}) is more than"
             f" compaction.max_lag_ms ({lag.max_lag_ms})"
         )
+    problem = tier_problem(config) or beyond_total(
+        config.tier, age_ms=config.retention.age_ms, size_bytes=config.retention.bytes
+    )
+    if problem is not None:
+        raise InvalidRequest(f"stream {config.name}: {problem}")
     return config
+
+
+def tier_problem(config: StreamConfig) -> str | None:
+    """Why a stream of this kind cannot have its tier; None: it can."""
+    return unfit(config.tier, engine=config.engine, compacts=config.cleanup.compacts)
 
 
 def check_fields(config: StreamConfig) -> StreamConfig:
@@ -240,6 +266,7 @@ def check_fields(config: StreamConfig) -> StreamConfig:
         ("chosen", len(config.chosen), 0, _CHOSEN_MAX),
         ("kept", len(config.kept), 0, _CHOSEN_MAX),
         ("kept", max((len(text) for _, text in config.kept), default=0), 0, _KEPT_CHARS_MAX),
+        *field_bounds(config.tier),
     )
     for key, value, low, high in bounds:
         if not low <= value <= high:

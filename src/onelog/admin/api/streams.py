@@ -44,6 +44,7 @@ from onelog.broker.stream_commands import (
 
 TAG = "streams"
 
+LocalBound = Annotated[int, Meta(ge=-2, le=2**62)]
 Filters = Annotated[tuple[str, ...], Meta(max_length=1000)]
 
 
@@ -65,6 +66,29 @@ class StreamSettings(ApiInput, frozen=True, kw_only=True):
     retention_bytes: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
     """-1: not by size."""
     cleanup: Cleanup | None = None
+    tier: Annotated[str, Meta(max_length=2000)] | None = None
+    """How history goes to the object store: `log`, `iceberg`, `delta`, `none`, or the URL of the
+    broker's store (as `log`)."""
+    tier_copy: bool | None = None
+    """Whether sealed segments are copied; if not, what was copied stays readable."""
+    tier_delete_when_off: bool | None = None
+    """Whether the copies go when the tier becomes `none`."""
+    local_age_ms: LocalBound | None = None
+    """Copied records older than this leave the disk; -1: not by age, -2: as retention."""
+    local_bytes: LocalBound | None = None
+    """Bytes of copied records that stay on the disk; -1: no bound, -2: as retention."""
+    tier_commit_ms: Annotated[int, Meta(ge=1000, le=2**62)] | None = None
+    """How often a table gets new rows at most."""
+    tier_columns: Annotated[str, Meta(max_length=32_767)] | None = None
+    """Typed columns of a table, such as `json: temp double`."""
+    tier_table: Annotated[str, Meta(max_length=512)] | None = None
+    """The name of the table; empty: the stream's name."""
+    tier_catalog: Annotated[str, Meta(max_length=512)] | None = None
+    """The catalog of the table; empty: that of the configuration."""
+    tier_snapshot_age_ms: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
+    """Snapshots of a table older than this are forgotten; -1: never."""
+    tier_table_age_ms: LocalBound | None = None
+    """How long a table keeps rows; -1: for ever, -2: as long as the log."""
 
 
 class NewStream(StreamSettings, frozen=True, kw_only=True):
@@ -293,6 +317,17 @@ def _choice(given: StreamSettings, engine: str | None) -> StreamChoice:
         retention_age_ms=given.retention_age_ms,
         retention_bytes=given.retention_bytes,
         cleanup=given.cleanup,
+        tier=given.tier,
+        tier_copy=given.tier_copy,
+        tier_delete_when_off=given.tier_delete_when_off,
+        local_age_ms=given.local_age_ms,
+        local_bytes=given.local_bytes,
+        tier_commit_ms=given.tier_commit_ms,
+        tier_columns=given.tier_columns,
+        tier_table=given.tier_table,
+        tier_catalog=given.tier_catalog,
+        tier_snapshot_age_ms=given.tier_snapshot_age_ms,
+        tier_table_age_ms=given.tier_table_age_ms,
     )
 
 

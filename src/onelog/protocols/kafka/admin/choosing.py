@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from onelog.broker import StreamConfig
-from onelog.broker.stream_commands import default_stream
+from onelog.broker.stream_commands import default_stream, with_fitting_tier
 from onelog.config.model import StreamDefaults
 from onelog.protocols.kafka.admin.setting import (
     TopicSetting,
@@ -15,7 +15,14 @@ from onelog.protocols.kafka.admin.setting import (
     with_field,
     with_kept,
 )
-from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS, read_share, write_share
+from onelog.protocols.kafka.admin.topic_settings import (
+    REMOTE,
+    TOPIC_SETTINGS,
+    read_local_share,
+    read_share,
+    write_local_share,
+    write_share,
+)
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 
 
@@ -49,6 +56,15 @@ def put_all(config: StreamConfig, values: Mapping[str, str]) -> StreamConfig:
     return config
 
 
+def chosen_config(config: StreamConfig, values: Mapping[str, str]) -> StreamConfig:
+    """A new topic's stream with these values; as `put_all`.
+
+    A tier that only the broker's defaults give it goes if such a stream cannot have one.
+    """
+    config = put_all(config, values)
+    return config if any(name in values for name in REMOTE) else with_fitting_tier(config)
+
+
 def with_default(config: StreamConfig, name: str, defaults: StreamConfig) -> StreamConfig:
     """The stream without a chosen setting. Settings that are fixed at creation stay."""
     row = setting_of(name)
@@ -65,5 +81,6 @@ def with_default(config: StreamConfig, name: str, defaults: StreamConfig) -> Str
 
 def with_partitions(config: StreamConfig, partitions: int) -> StreamConfig:
     """The stream with more partitions, each of which keeps as much as before."""
-    share = read_share(config)
-    return write_share(msgspec.structs.replace(config, partitions=partitions), share)
+    share, local = read_share(config), read_local_share(config)
+    config = write_share(msgspec.structs.replace(config, partitions=partitions), share)
+    return write_local_share(config, local)

@@ -16,7 +16,7 @@ from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
 from onelog.base.topics import is_exact
 from onelog.broker import Action
 from onelog.protocols.kafka.admin.answers import Shown, answer, created_row, element
-from onelog.protocols.kafka.admin.choosing import default_config, put_all, with_partitions
+from onelog.protocols.kafka.admin.choosing import chosen_config, default_config, with_partitions
 from onelog.protocols.kafka.admin.describing import config_rows, topic_rows
 from onelog.protocols.kafka.admin.resources import named_twice, need_stream, topic_for
 from onelog.protocols.kafka.admin.topic_settings import FILTER
@@ -114,7 +114,7 @@ async def _create_stream(
 ) -> _Made:
     partitions = _partitions(hub, row)
     stream_name = hub.stream_name(row.name)
-    config = put_all(
+    config = chosen_config(
         default_config(hub.config.defaults.stream, stream_name, address, partitions), values
     )
     hub.check_room(partitions)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from onelog.broker import STORED_AS, Cleanup, Durability, StreamConfig, Timestamps
+from onelog.broker import STORED_AS, Cleanup, ColdFormat, Durability, StreamConfig, Timestamps
 from onelog.protocols.kafka.admin.setting import (
     TopicSetting,
     at_least,
@@ -28,6 +28,8 @@ from onelog.protocols.kafka.admin.values import LONG_MAX, ValueType
 FILTER: Final = "onelog.filter"
 ENGINE: Final = "onelog.engine"
 FLUSH: Final = "flush.messages"
+REMOTE: Final = ("remote.storage.enable", "onelog.tier.format")
+"""Who sets one of these wants a tier, or wants none."""
 
 STRUCTURAL: Final = frozenset({"name", "captures", "partitions", "chosen", "kept"})
 """Fields of a stream that are no settings: those that make the topic itself, and containers of
@@ -62,6 +64,25 @@ def write_share(config: StreamConfig, value: int) -> StreamConfig:
     return with_field(config, "retention.bytes", -1 if value < 0 or whole > LONG_MAX else whole)
 
 
+def read_local_share(config: StreamConfig) -> int:
+    """Bytes of copied records that each partition keeps here."""
+    whole = config.tier.local_bytes
+    return whole if whole < 0 else whole // config.partitions
+
+
+def write_local_share(config: StreamConfig, value: int) -> StreamConfig:
+    """As `write_share`; -1 and -2 mean the same for a stream."""
+    whole = value if value < 0 else value * config.partitions
+    return with_field(config, "tier.local_bytes", -1 if whole > LONG_MAX else whole)
+
+
+def _write_remote(config: StreamConfig, value: bool) -> StreamConfig:
+    """A topic that has a format keeps it."""
+    if value == config.tier.is_on:
+        return config
+    return with_field(config, "tier.format", ColdFormat.LOG if value else ColdFormat.NONE)
+
+
 def _read_flush(config: StreamConfig) -> int:
     text = dict(config.kept).get(FLUSH)
     if config.durability is Durability.FSYNC:
@@ -83,7 +104,6 @@ def _check_throttled(words: list[str]) -> str:
     return "" if fits else "it is * or a list of partition:broker"
 
 
-_NO_REMOTE: Final = "No effect: nothing is stored remotely."
 _T = ValueType
 
 _ROWS: Final = (
@@ -184,21 +204,23 @@ _ROWS: Final = (
         "No effect: there are no followers.",
         _check_throttled,
     ),
-    kept(
+    TopicSetting(
         "local.retention.bytes",
         _T.LONG,
-        -2,
+        "Bytes of copied records that each partition keeps on the broker's disk, where"
+        " remote.storage.enable is true; -1: no bound, -2: as retention.bytes.",
         "log.local.retention.bytes",
-        "No effect: nothing is stored remotely, so that retention.bytes holds.",
-        at_least(-2),
+        ("tier.local_bytes",),
+        read_local_share,
+        write_local_share,
     ),
-    kept(
+    plain(
         "local.retention.ms",
         _T.LONG,
-        -2,
+        "tier.local_age_ms",
         "log.local.retention.ms",
-        "No effect: nothing is stored remotely, so that retention.ms holds.",
-        at_least(-2),
+        "Copied records older than this leave the broker's disk, where remote.storage.enable is"
+        " true; -1: not by age, -2: as retention.ms.",
     ),
     plain(
         "max.compaction.lag.ms",
@@ -267,26 +289,33 @@ _ROWS: Final = (
         "log.preallocate",
         "No effect: space is reserved as it is due.",
     ),
-    kept(
+    TopicSetting(
         "remote.log.copy.disable",
         _T.BOOLEAN,
-        False,
+        "Whether sealed segments are no longer copied to the object store; what was copied stays"
+        " readable.",
         None,
-        _NO_REMOTE,
+        ("tier.copy",),
+        lambda config: not config.tier.copy,
+        lambda config, value: with_field(config, "tier.copy", not value),
     ),
-    kept(
+    plain(
         "remote.log.delete.on.disable",
         _T.BOOLEAN,
-        False,
+        "tier.delete_when_off",
         None,
-        _NO_REMOTE,
+        "Whether the copies in the object store go when remote.storage.enable becomes false;"
+        " otherwise they stay readable until retention takes them.",
     ),
-    fixed(
+    TopicSetting(
         "remote.storage.enable",
         _T.BOOLEAN,
-        False,
+        "Whether sealed segments are copied to the broker's object store (store.url), as"
+        " onelog.tier.format says.",
         None,
-        "Nothing is stored remotely; true is refused, as by a Kafka without such a storage.",
+        ("tier.format",),
+        lambda config: config.tier.is_on,
+        _write_remote,
     ),
     TopicSetting(
         "retention.bytes",
@@ -353,7 +382,7 @@ _ROWS: Final = (
         ENGINE,
         "engine",
         None,
-        {name: name for name in ("segment", "memory", "kv")},
+        {name: name for name in ("segment", "memory", "kv", "object")},
         "The storage engine. It is chosen when the topic is made.",
         at_creation=True,
     ),
@@ -384,6 +413,56 @@ _ROWS: Final = (
         "ring_bytes",
         None,
         "Bytes that a partition of the engine memory keeps.",
+    ),
+    words(
+        "onelog.tier.format",
+        "tier.format",
+        None,
+        {str(row) or "none": row for row in ColdFormat},
+        "How history lies in the object store: as batches (log), or as rows of a table that SQL"
+        " reads, too (iceberg, delta); remote.storage.enable=true alone is log.",
+    ),
+    plain(
+        "onelog.tier.catalog",
+        _T.STRING,
+        "tier.catalog",
+        None,
+        "The catalog of the table; empty: that of the broker's configuration.",
+    ),
+    plain(
+        "onelog.tier.columns",
+        _T.STRING,
+        "tier.columns",
+        None,
+        "Typed columns of the table beside value, such as json: temp double.",
+    ),
+    plain(
+        "onelog.tier.commit.ms",
+        _T.LONG,
+        "tier.commit_ms",
+        None,
+        "How often the table gets new rows at most.",
+    ),
+    plain(
+        "onelog.tier.snapshot.age.ms",
+        _T.LONG,
+        "tier.snapshot_age_ms",
+        None,
+        "Snapshots of the table older than this are forgotten; -1: never.",
+    ),
+    plain(
+        "onelog.tier.table",
+        _T.STRING,
+        "tier.table",
+        None,
+        "The name of the table; empty: that of the stream.",
+    ),
+    plain(
+        "onelog.tier.table.age.ms",
+        _T.LONG,
+        "tier.table_age_ms",
+        None,
+        "How long the table keeps rows; -1: for ever, -2: as long as the log.",
     ),
     fixed(
         FILTER,
