@@ -205,7 +205,7 @@ async def amqp(folder: Path, _qos: int, count: int, rounds: int) -> float:
     """Pairs of publisher with confirms and consumer with acknowledgements, each with a queue."""
     from pamqp import body, commands, frame, header  # noqa: PLC0415
 
-    from onelog.config.model import StreamDefaults  # noqa: PLC0415
+    from onelog.config.streams import StreamDefaults  # noqa: PLC0415
     from tests.conformance.amqp_raw import Raw  # noqa: PLC0415
     from tests.support import amqp as support  # noqa: PLC0415
 

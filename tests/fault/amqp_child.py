@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from onelog.base import faults
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.observe import configure_logging
 from tests.support.amqp import serving
 from tests.support.brokers import FAST

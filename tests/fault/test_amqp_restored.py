@@ -13,7 +13,7 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.ids import Offset
 from onelog.broker import Stream
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.log.partition import Partition
 from onelog.queues.addresses import message_topic
 from onelog.storage.engine import LogSettings, PartitionKey

@@ -20,7 +20,7 @@ from pamqp import body, commands, frame, header
 
 from onelog.broker.live import LiveSource
 from onelog.config.amqp import AmqpLimits
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.kernel import COMPILED
 from onelog.net import Peer
 from onelog.protocols.amqp.connection import Connection

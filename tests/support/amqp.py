@@ -17,7 +17,7 @@ from onelog.base.clock import SystemClock
 from onelog.broker import Broker, BrokerSettings
 from onelog.config import Config
 from onelog.config.amqp import Amqp, AmqpLimits
-from onelog.config.model import Defaults, StreamDefaults
+from onelog.config.streams import Defaults, StreamDefaults
 from onelog.net import Gate, GateLimits, bind, start_listener
 from onelog.observe import Health, Troubles
 from onelog.protocols.amqp.connection import Connection

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onelog.broker import LOCAL, Message
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.log.partition import Partition
 from onelog.queues.addresses import QUEUES_STREAM
 from tests.conformance.amqp_raw import Raw, RawChannel

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onelog.broker import StreamConfig
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from tests.conformance.amqp_raw import Exchange, Raw, RawChannel, Refused
 from tests.support.amqp import Node, serving
 

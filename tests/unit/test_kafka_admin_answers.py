@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onelog.config import Config
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.protocols.kafka.admin.answers import answer, created_row, described_row, element
 from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.admin.describing import config_rows

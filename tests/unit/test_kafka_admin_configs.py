@@ -9,7 +9,7 @@ import pytest
 
 from onelog.broker import Action, AllowAll, Cleanup, Durability, Kind
 from onelog.config import Config
-from onelog.config.model import Defaults, StreamDefaults
+from onelog.config.streams import Defaults, StreamDefaults
 from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS
 from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS
 from onelog.protocols.kafka.apis import APIS, ApiKey

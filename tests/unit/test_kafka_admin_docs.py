@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from onelog.config.kafka import KafkaGroups, KafkaLimits, KafkaTopics, KafkaTransactions
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS
 from onelog.protocols.kafka.apis import APIS

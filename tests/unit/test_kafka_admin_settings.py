@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from onelog.broker import Cleanup, ColdFormat, Durability, StreamConfig, Timestamps
 from onelog.config import Config
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS
 from onelog.protocols.kafka.admin.choosing import (
     default_config,

@@ -16,8 +16,9 @@ from onelog.broker.stream_commands import (
     default_stream,
     run_stream,
 )
-from onelog.config.model import Config, Defaults, StreamDefaults, whole_problems
+from onelog.config.model import Config, whole_problems
 from onelog.config.store import Store
+from onelog.config.streams import Defaults, StreamDefaults
 from onelog.log.config import check_config
 from onelog.log.tier_config import AS_TOTAL, NO_BOUND, LocalWindow, StoreSupport
 from onelog.objects.store import StoreSettings

@@ -16,7 +16,7 @@ import msgspec
 from onelog.base.commands import decoded, run_decoded
 from onelog.base.errors import InvalidRequest, NotAuthorized
 from onelog.broker.broker import MAIN, Broker
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig, tier_problem
 from onelog.log.handle import PartitionFacts
 from onelog.log.promises import Durability

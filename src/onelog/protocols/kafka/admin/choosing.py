@@ -8,7 +8,7 @@ import msgspec
 
 from onelog.broker import StreamConfig
 from onelog.broker.stream_commands import default_stream, with_fitting_tier
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.protocols.kafka.admin.setting import (
     TopicSetting,
     field_of,

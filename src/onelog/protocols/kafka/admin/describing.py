@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onelog.base.errors import OnelogError
 from onelog.broker import StreamConfig
 from onelog.config import Config
-from onelog.config.model import StreamDefaults
+from onelog.config.streams import StreamDefaults
 from onelog.protocols.kafka.admin.answers import Shown, answer, described_row, element
 from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS, BrokerSetting
 from onelog.protocols.kafka.admin.choosing import default_config
