@@ -33,7 +33,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run console console-pictures example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-lone bench-operate bench-growth bench-page package image-check docs site clean
+        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-object bench-against bench-lockstep bench-lone bench-operate bench-growth bench-page package image-check docs site clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's
 
 bench-operate: $(STAMP)-dev ## Measure what it costs to run the broker safely; prints a table, writes JSON
 	$(PY) -m bench.operate $(ARGS)
+
+bench-object: $(STAMP)-dev ## Measure the log in an object store against raw requests; prints a table, writes JSON
+	$(PY) -m bench.object $(ARGS)
 
 bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU; prints a table, writes JSON
 	$(PY) -m bench.against --base $(BASE) $(ARGS)

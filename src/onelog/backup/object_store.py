@@ -62,7 +62,7 @@ class ObjectBackups:
     def head(self, name: str, size_bytes: int) -> bytes:
         """One GET of a range."""
         with self._explained():
-            return self._bucket.get_range(name, 0, size_bytes)
+            return bytes(self._bucket.get_range(name, 0, size_bytes))
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """All pages of a listing."""

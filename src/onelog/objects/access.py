@@ -42,8 +42,8 @@ class Access(Protocol):
         """All bytes of a name."""
         ...
 
-    def get_range(self, name: str, start: int, length: int) -> bytes:
-        """A part of a name; shorter where the object ends."""
+    def get_range(self, name: str, start: int, length: int) -> Buffer:
+        """A part of a name; shorter where the object ends. Nobody changes the buffer."""
         ...
 
     def get_suffix(self, name: str, length: int) -> bytes:

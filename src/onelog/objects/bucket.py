@@ -180,14 +180,14 @@ class BucketAccess:
             name, PART_BYTES, lambda client: bytes(obstore.get(client, name).bytes())
         )
 
-    def get_range(self, name: str, start: int, length: int) -> bytes:
+    def get_range(self, name: str, start: int, length: int) -> Buffer:
         """See `Access`."""
         if length == 0:
             return b""
         return self._asked(
             name,
             length,
-            lambda client: bytes(obstore.get_range(client, name, start=start, length=length)),
+            lambda client: memoryview(obstore.get_range(client, name, start=start, length=length)),
         )
 
     def get_suffix(self, name: str, length: int) -> bytes:

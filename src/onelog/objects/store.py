@@ -29,6 +29,7 @@ from onelog.objects.counts import RequestCounts
 __all__ = ["RequestCounts", "ObjectStore", "StoreSettings", "StoredObject", "Taken", "open_store"]
 
 T = TypeVar("T")
+B = TypeVar("B", bytes, Buffer)
 
 BYTES_PER_S_MIN: Final = 1_000_000
 """A store that is slower than this counts as away."""
@@ -117,8 +118,11 @@ class ObjectStore:
         """All bytes of a name. Raises NotFound, ColdUnavailable."""
         return self._got(name, lambda: self._access.get(name))
 
-    def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start` on. Raises NotFound, ColdDamaged, ColdUnavailable."""
+    def get_range(self, name: str, start: int, length: int) -> Buffer:
+        """Exactly `length` bytes from `start` on, as the store's client has them: not copied.
+
+        Raises NotFound, ColdDamaged, ColdUnavailable.
+        """
         found = self._got(name, lambda: self._access.get_range(name, start, length))
         return self._whole(name, found, length)
 
@@ -127,8 +131,8 @@ class ObjectStore:
         found = self._got(name, lambda: self._access.get_suffix(name, length))
         return self._whole(name, found, length)
 
-    def _got(self, name: str, ask: Callable[[], bytes]) -> bytes:
-        def ask_store() -> bytes:
+    def _got(self, name: str, ask: Callable[[], B]) -> B:
+        def ask_store() -> B:
             faults.hit("store.get")
             return ask()
 
@@ -136,7 +140,7 @@ class ObjectStore:
         self.counts.note("get", 1, received_bytes=len(found))
         return found
 
-    def _whole(self, name: str, found: bytes, length: int) -> bytes:
+    def _whole(self, name: str, found: B, length: int) -> B:
         if len(found) != length:
             raise ColdDamaged(
                 f"{self.url}: {name} is shorter than it was written: {len(found)} bytes came where"

@@ -1,8 +1,8 @@
 """Fetches runs, index parts and postings from the store, and checks every byte of them.
 
 Rules: what the CRCs do not confirm is fetched once more, because bytes also go bad on their way.
-Then it is ColdDamaged, with the object and the offsets. Batches are checked and written in short
-stretches, so that other threads of the interpreter get their turn between them.
+Then it is ColdDamaged, with the object and the offsets. Batches are checked in short stretches, so
+that other threads of the interpreter get their turn between them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 _STRETCH_BYTES: Final = 64 * 1024
 """Bytes that are checked at once, if batches are not larger."""
+_WRITE_BYTES: Final = 1024 * 1024
+"""Bytes that are written at once: writing lets other threads go on, and small writes cost more."""
 _MARK_BYTES: Final = 16 * 1024
 """A batch that begins so far behind the last mark gets a mark."""
 
@@ -36,7 +38,8 @@ def fetch_index(store: ObjectStore, row: Row) -> IndexPart:
     start = row.position + row.piece_bytes - row.index_bytes
 
     def fetch() -> IndexPart:
-        return IndexPart(store.get_range(row.object, start, row.index_bytes), row.object, row)
+        data = bytes(store.get_range(row.object, start, row.index_bytes))
+        return IndexPart(data, row.object, row)
 
     return _twice(row, row.base, row.end, fetch)
 
@@ -48,7 +51,7 @@ def fetch_posting(
     start = row.position + index.footer.postings.position + span.position
 
     def fetch() -> array[int]:
-        data = store.get_range(row.object, start, span.size_bytes)
+        data = bytes(store.get_range(row.object, start, span.size_bytes))
         return array("I", read_posting(data, span, topic_hash, row.end - row.base))
 
     return _twice(row, row.base, row.end, fetch)
@@ -96,10 +99,10 @@ def check_batches(
 ) -> Marks:
     """Check that `data` is whole batches that ascend and overlap [first, end), and the CRC of each.
 
-    Each stretch is written when it was checked. Raises ColdDamaged.
+    Bytes are written when they were checked. Raises ColdDamaged.
     """
     marks = Marks()
-    position, expected, mark_at = 0, -1, 0
+    position, written, expected, mark_at = 0, 0, -1, 0
     window_bytes = _STRETCH_BYTES
     while position < len(data):
         window = data[position : position + window_bytes]
@@ -117,9 +120,10 @@ def check_batches(
         if not marks.offsets[0] < end or batches[0].last_offset < first:
             raise ColdDamaged(f"it holds batch {batches[0].base_offset}, which is not of this run")
         expected = batches[-1].last_offset + 1
-        if write is not None:
-            write(window[:stop])
         position += stop
+        if write is not None and (position - written >= _WRITE_BYTES or position == len(data)):
+            write(data[written:position])
+            written = position
         window_bytes = _STRETCH_BYTES
     if expected > end:
         raise ColdDamaged(f"its batches reach offset {expected}")
