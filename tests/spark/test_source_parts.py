@@ -22,7 +22,7 @@ from onelog.spark.source.limits import Admission, share_out
 from onelog.spark.source.offsets import from_spark, lag, to_spark
 from onelog.spark.source.options import Limits, source_options
 from onelog.spark.source.planning import Sampler, Slice, plan
-from onelog.spark.source.reading import EMPTY_TRIES, _Maker, _read
+from onelog.spark.source.reading import EMPTY_TRIES, Maker, read_fetched
 from onelog.spark.source.stream import StreamReader
 
 PARTS = [("t", number) for number in range(6)]
@@ -216,8 +216,8 @@ class Answers:
 
 def test_a_gap_at_the_end_of_the_log_is_the_end_and_records_to_come_are_waited_for() -> None:
     row = Slice("t", "t", 0, 50, 100)
-    maker = _Maker(source_options(OPTIONS, streaming=False), pa.schema([]), 0, None)
-    assert list(_read(Answers(100), [row], maker)) == []
+    maker = Maker(source_options(OPTIONS, streaming=False), pa.schema([]), 0, None)
+    assert list(read_fetched(Answers(100), [row], maker)) == []
     behind = Answers(*[99] * (EMPTY_TRIES + 1))
     with pytest.raises(Unavailable, match="offsets 50 to 99 do not"):
-        list(_read(behind, [row], maker))
+        list(read_fetched(behind, [row], maker))

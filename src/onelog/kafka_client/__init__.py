@@ -8,6 +8,7 @@ the broker, nothing else, and would talk to any other broker of Kafka, too.
 from onelog.kafka_client.access import MECHANISMS, Access, parse_servers
 from onelog.kafka_client.client import Client
 from onelog.kafka_client.codes import NoTransactions, refusal
+from onelog.kafka_client.cold import ColdPart
 from onelog.kafka_client.committed import committed
 from onelog.kafka_client.messages import (
     EARLIEST,
@@ -28,6 +29,7 @@ __all__ = [
     "MECHANISMS",
     "Access",
     "Client",
+    "ColdPart",
     "Fetched",
     "Named",
     "NoTransactions",

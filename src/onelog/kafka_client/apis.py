@@ -22,6 +22,7 @@ class Api(IntEnum):
     END_TXN = 26
     SASL_AUTHENTICATE = 36
     NAMES = 20_001
+    COLD = 20_002
 
 
 VERSIONS: Final[dict[int, int]] = {
@@ -38,5 +39,6 @@ VERSIONS: Final[dict[int, int]] = {
     Api.END_TXN: 1,
     Api.SASL_AUTHENTICATE: 0,
     Api.NAMES: 0,
+    Api.COLD: 0,
 }
 """The newest version of each request that has no tagged fields, or the least that says enough."""

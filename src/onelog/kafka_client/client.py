@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
-from onelog.base.errors import NotAuthorized, OnelogError
+from onelog.base.errors import NotAuthorized, OnelogError, ProtocolViolation, Unavailable
 from onelog.kafka_client import codes, messages
 from onelog.kafka_client.access import Access
 from onelog.kafka_client.apis import Api
+from onelog.kafka_client.cold import ColdPage, ColdPart, cold_request, read_cold
 from onelog.kafka_client.link import Link, open_link
 from onelog.kafka_client.messages import Fetched, Named, Part, Produced, Producer, Topic
 from onelog.kafka_client.wire import Reader
+from onelog.objects.rows import Row
 
 PAUSE_S: Final = 0.05
 """How long to wait before the second try; doubled each time, up to the next."""
@@ -42,6 +44,8 @@ class Client:
         """A fetch that was sent and not read yet."""
         self._posted = 0
         """Produces that were sent and not read yet."""
+        self._lacks_cold = False
+        """Whether the broker does not know the cold request."""
 
     def __enter__(self) -> Client:
         return self
@@ -198,6 +202,49 @@ class Client:
             return rows
 
         return self.call(Api.NAMES, messages.names_request(topic), read)
+
+    def cold(self, topic: str, partition: int, start: int, end: int) -> ColdPart | None:
+        """The objects that hold records of a partition in [start, end); None: the broker has no
+        store, or does not know the request."""
+        rows: list[Row] = []
+        at, lease = start, ""
+        while True:
+            page = self._cold_page(topic, partition, cold_request(topic, partition, at, end, lease))
+            if page is None or page.store is None:
+                return None
+            rows += page.rows
+            if page.next is None:
+                break
+            if page.next <= at:
+                raise ProtocolViolation(f"the broker tells the rows of {topic} in circles")
+            at, lease = page.next, page.lease
+        return ColdPart(
+            rows=tuple(rows),
+            end=rows[-1].end if rows else start,
+            store=page.store,
+            filter=page.filter,
+            named=Named(*page.named),
+            lease=page.lease,
+            lease_ms=page.lease_ms,
+        )
+
+    def _cold_page(self, topic: str, partition: int, body: bytes) -> ColdPage | None:
+        if self._lacks_cold:
+            return None
+        try:
+            page = self.call(Api.COLD, body, read_cold, timeout_s=0.0)
+        except Unavailable:
+            self.topics([topic])  # a broker that is only away is waited for here
+            try:
+                page = self.call(Api.COLD, body, read_cold, timeout_s=0.0)
+            except Unavailable:
+                self._lacks_cold = True
+                return None
+        if page.error:
+            what = f"the objects of {topic}-{partition}"
+            right = codes.topic_right("subscribe", topic)
+            raise self.refusal(page.error, what, right, page.message)
+        return page
 
     def fetch(self, request: bytes, wait_s: float = 0.0) -> list[Fetched]:
         """The answer to a request that `messages.fetch_request` made."""

@@ -15,7 +15,7 @@ All methods run on the loop's thread unless they say otherwise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from onelog.base.errors import CorruptBatch, OnelogError, PartitionCorrupt
@@ -24,6 +24,7 @@ from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.log.producers import AbortedTxn
 from onelog.log.promises import Appended, LiveFeed
 from onelog.log.wakeup import Callback, Waiter
+from onelog.objects.rows import Row
 from onelog.record.batch import Marker
 from onelog.storage.engine import Cold, SegmentInfo
 
@@ -215,6 +216,14 @@ class PartitionHandle(Protocol):
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
         """Aborted transactions with records in [start, end)."""
+        ...
+
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """In any thread: what an object store holds of the offsets in [start, upto), in order."""
+        ...
+
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Somebody is going to read objects of `cold_rows`: none is deleted before this time."""
         ...
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:

@@ -9,7 +9,7 @@ Rules: nothing here has state of its own. Numbers and waits come from `visible`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from onelog.log.producers import AbortedTxn, Producers
 from onelog.log.promises import Appended, LiveFeed
 from onelog.log.visibility import Visibility
 from onelog.log.wakeup import Callback, Waiter
+from onelog.objects.rows import Row
 from onelog.storage.engine import Cold, PartitionLog, SegmentInfo, in_place
 
 T = TypeVar("T")
@@ -150,6 +151,15 @@ class LocalReads(PartitionEnd):
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
         """Aborted transactions with records in [start, end)."""
         return self.producers.aborted_between(start, end)
+
+    def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
+        """In any thread: what an object store holds of the offsets in [start, upto), in order."""
+        return self.log.cold_rows(start, upto)
+
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Somebody is going to read objects of `cold_rows`: none is deleted before this time."""
+        if self.log.tier is not None:
+            self.log.tier.hold_doomed(until_ms)
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
         """Bring the bytes that a read found cold, then call back."""

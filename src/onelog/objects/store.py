@@ -25,6 +25,7 @@ from onelog.base.errors import (
 )
 from onelog.objects.access import Access, Buffer, NameTaken, StoredObject, size_of
 from onelog.objects.counts import RequestCounts
+from onelog.objects.shown import StoreWords, shown_words
 
 __all__ = ["RequestCounts", "ObjectStore", "StoreSettings", "StoredObject", "Taken", "open_store"]
 
@@ -75,6 +76,10 @@ class ObjectStore:
         self.counts = RequestCounts()
         self._settings = settings
         self._access = access
+
+    def shown(self) -> StoreWords:
+        """Where it is, for clients that read its objects themselves."""
+        return shown_words(self.url, self._settings.options)
 
     def create(self, name: str, parts: Sequence[Buffer]) -> None:
         """Write a name that nobody wrote before. It is done if the name holds these bytes, whoever

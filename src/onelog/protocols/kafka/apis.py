@@ -64,6 +64,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     LINK = 20_000
     NAMES = 20_001
+    COLD = 20_002
 
 
 class Api(NamedTuple):
@@ -139,7 +140,11 @@ _ROWS: Final = (
 
 APIS: Final[dict[int, Api]] = {int(row.key): row for row in _ROWS}
 
-_PRIVATE_ROWS: Final = (Api(_K.LINK, 0, 0, _NEVER), Api(_K.NAMES, 0, 0, _NEVER))
+_PRIVATE_ROWS: Final = (
+    Api(_K.LINK, 0, 0, _NEVER),
+    Api(_K.NAMES, 0, 0, _NEVER),
+    Api(_K.COLD, 0, 0, _NEVER),
+)
 
 PRIVATE: Final[dict[int, Api]] = {int(row.key): row for row in _PRIVATE_ROWS}
 """Private APIs for OneLog's own clients. They are not advertised, so that no other client meets a

@@ -32,6 +32,7 @@ from onelog.protocols.kafka.admin.scram_users import (
 from onelog.protocols.kafka.admin.topic_partitions import describe_topic_partitions
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.cold import cold
 from onelog.protocols.kafka.groups.committing import (
     offset_commit,
     offset_delete,
@@ -101,6 +102,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.END_TXN: end_txn,
     ApiKey.LINK: link,
     ApiKey.NAMES: names,
+    ApiKey.COLD: cold,
     ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,

@@ -38,6 +38,7 @@ class BatchReader(DataSourceReader):
         with Client(self._options.access) as client:
             slices = name_topics(client, self._slices(client))
             slices = apply(self._narrowed, slices, client)
+            slices = self._shape.cold_planner().cut(client, slices)
             return list(plan(slices, self._options, Sampler(), client)) or [Task(())]
 
     def _slices(self, client: Client) -> list[Slice]:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from onelog.base.errors import ConfigError, InvalidName
 from onelog.base.names import to_dotted
 from onelog.kafka_client import EARLIEST, LATEST, Access
+from onelog.lake.s3_access import S3_OPTIONS, SOURCES
 from onelog.spark.options import CONNECTION, Given, Option, access_of
 
 SPLIT_BYTES: Final = 256 << 20
@@ -55,6 +56,10 @@ OPTIONS: Final = (
     Option("decode", "what values are: json, avro or string"),
     Option("valueSchema", "of json: Spark's DDL; of avro: the schema as JSON"),
     Option("mode", "a value that cannot be decoded: PERMISSIVE, DROPMALFORMED or FAILFAST"),
+    Option("coldReads", "what lies in an object store: auto, read by tasks from the store, or by"
+           " the broker"),
+    *(Option(name, f"of that store: {row.means}") for name, row in S3_OPTIONS.items()),
+    *(Option(name, f"of that store: {means}") for name, means in SOURCES.items()),
 )  # fmt: skip
 
 Kind = Literal["subscribe", "subscribePattern", "assign", "filter"]
@@ -110,6 +115,15 @@ class Decode:
     mode: str = "PERMISSIVE"
 
 
+@dataclass(frozen=True)
+class ColdReads:
+    """How records are read that lie in an object store."""
+
+    mode: str = "auto"
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """`s3.*`, as the user gave them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """The options of a source. Plain values: they travel to executors."""
@@ -128,6 +142,7 @@ class SourceOptions:
     columns: tuple[str, ...]
     decode: Decode
     pushdown: bool = False
+    cold: ColdReads = ColdReads()
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -156,7 +171,14 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         columns=_columns(given),
         decode=_decode(given),
         pushdown=given.flag("pushdown", default=False),
+        cold=_cold(given),
     )
+
+
+def _cold(given: Given) -> ColdReads:
+    mode = given.choice("coldReads", ("auto", "store", "broker"), "auto")
+    names = [name for name in (*S3_OPTIONS, *SOURCES) if name in given]
+    return ColdReads(mode, tuple((name, given.text(name)) for name in names))
 
 
 # -- topics

@@ -2,7 +2,7 @@
 
 Rules: a slice is a run of offsets of one partition; a task has one or more. Large ranges are cut,
 small ones share a task. A sample shows how many bytes an offset stands for, because the broker
-counts offsets.
+counts offsets. A slice that lies in an object store needs no sample: its rows say how large it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -18,6 +18,8 @@ from pyspark.sql.datasource import InputPartition
 
 from onelog.kafka_client import Client, Named, Part, fetch_request
 from onelog.kernel import scan_valid
+from onelog.objects.rows import Row, rows_between
+from onelog.objects.store import StoreSettings
 from onelog.spark.source.options import SourceOptions
 
 TASK_BYTES_LEAST: Final = 8 << 20
@@ -31,6 +33,24 @@ EVEN_ENOUGH: Final = 0.01
 
 
 @dataclass(frozen=True)
+class InStore:
+    """The objects that hold the records of a slice, and how they are reached."""
+
+    rows: tuple[Row, ...]
+    store: StoreSettings = field(repr=False)
+    """It may hold keys."""
+    filter: str | None = None
+    """Which topics count; None: the rows have no others."""
+
+    def weight(self, start: int, end: int) -> float:
+        """About how many bytes of batches the rows have in [start, end)."""
+        return sum(
+            row.log_bytes * (min(row.end, end) - max(row.base, start)) / (row.end - row.base)
+            for row in rows_between(self.rows, start, end)
+        )
+
+
+@dataclass(frozen=True)
 class Slice:
     """Offsets of one partition, the end left out."""
 
@@ -39,10 +59,15 @@ class Slice:
     partition: int
     start: int
     end: int
+    cold: InStore | None = None
+    """Where the records lie, if tasks read them from an object store."""
 
     def cut(self, start: int, end: int) -> Slice:
         """A part of it."""
-        return Slice(self.topic, self.shown, self.partition, start, end)
+        cold = self.cold
+        if cold is not None:
+            cold = replace(cold, rows=tuple(rows_between(cold.rows, start, end)))
+        return replace(self, start=start, end=end, cold=cold)
 
 
 def name_topics(client: Client, slices: Iterable[Slice]) -> list[Slice]:
@@ -80,6 +105,8 @@ class Sampler:
 
     def weigh(self, client: Client, row: Slice) -> float:
         """About how many bytes a slice has."""
+        if row.cold is not None:
+            return row.cold.weight(row.start, row.end)
         part, size = (row.topic, row.partition), row.end - row.start
         if part not in self._means:
             if size < SAMPLE_OFFSETS:
@@ -113,7 +140,7 @@ def plan(
     for row, weight in zip(rows, weights, strict=True):
         wanted = math.ceil(weight / share - EVEN_ENOUGH) if share else 1
         pieces += [
-            (weight * (piece.end - piece.start) / (row.end - row.start), piece)
+            (_share(weight, row, piece), piece)
             for piece in _cut(row, max(wanted, 1), options.task_offsets_max)
         ]
     if options.task_offsets_max is not None:
@@ -129,13 +156,36 @@ def _tasks(slices: int, total: float, split_bytes: int) -> int:
     return math.ceil(large / slices) * slices
 
 
+def _share(weight: float, row: Slice, piece: Slice) -> float:
+    if piece.cold is not None:
+        return piece.cold.weight(piece.start, piece.end)
+    return weight * (piece.end - piece.start) / (row.end - row.start)
+
+
 def _cut(row: Slice, count: int, offsets_max: int | None) -> list[Slice]:
     size = row.end - row.start
     if offsets_max is not None:
         count = max(count, -(-size // offsets_max))
+    elif row.cold is not None:
+        return _cut_bytes(row, row.cold, count)
     count = min(count, size)
     bounds = [row.start + size * at // count for at in range(count + 1)]
     return [row.cut(a, b) for a, b in pairwise(bounds)]
+
+
+def _cut_bytes(row: Slice, cold: InStore, count: int) -> list[Slice]:
+    """Parts of a slice with the same number of bytes each: rows may be denser in one place."""
+    share = cold.weight(row.start, row.end) / count
+    bounds, had = [row.start], 0.0
+    for one in cold.rows:
+        first, last = max(one.base, row.start), min(one.end, row.end)
+        weight = cold.weight(first, last)
+        while weight and len(bounds) < count and had + weight >= share * len(bounds):
+            part = (share * len(bounds) - had) / weight
+            bounds.append(first + round((last - first) * part))
+        had += weight
+    whole = sorted({*bounds, row.end})
+    return [row.cut(a, b) for a, b in pairwise(whole)]
 
 
 def _pack(pieces: list[tuple[float, Slice]], count: int) -> list[Task]:

@@ -11,22 +11,25 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onelog.base.errors import CorruptBatch, OnelogError, Unavailable
 from onelog.kafka_client import Client, Fetched, Part, committed, fetch_request
 from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE, topic_right
 from onelog.kernel import (
     ATTR_LOG_APPEND_TIME,
+    WITH_TOPICS,
     BatchInfo,
+    TopicFilter,
     decode_columns,
     scan_valid,
 )
 from onelog.kernel.types import BatchPiece
-from onelog.lake.arrow import arrays_of
+from onelog.lake.arrow import arrays_of, constant_array
 from onelog.record.batch import inflated_records
 from onelog.spark.source import loss
 from onelog.spark.source.columns import VALUE
@@ -98,19 +101,26 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a task."""
     settle_worker()
-    maker = _Maker(options, schema, want, convert)
+    maker = Maker(options, schema, want, convert)
     with borrowed(options.access) as client:
+        for row in task.slices:
+            if row.cold is not None:
+                # A library of its own, which a task without objects need not have.
+                from onelog.spark.source.cold_reading import read_cold_slice  # noqa: PLC0415
+
+                yield from read_cold_slice(client, row, maker, options.cold)
         # Two slices of one partition cannot be in one request.
-        waiting = list(task.slices)
+        waiting = [row for row in task.slices if row.cold is None]
         while waiting:
             parts: dict[Part, Slice] = {}
             for row in waiting:
                 parts.setdefault((row.topic, row.partition), row)
             waiting = [row for row in waiting if row not in parts.values()]
-            yield from _read(client, list(parts.values()), maker)
+            yield from read_fetched(client, list(parts.values()), maker)
 
 
-def _read(client: Client, slices: list[Slice], maker: _Maker) -> Iterator[pa.RecordBatch]:
+def read_fetched(client: Client, slices: list[Slice], maker: Maker) -> Iterator[pa.RecordBatch]:
+    """The records of slices of different partitions, by the broker."""
     left = [_Progress(row) for row in slices]
     request, tries = _request(left, 0), 0
     while left:
@@ -137,7 +147,7 @@ def _read(client: Client, slices: list[Slice], maker: _Maker) -> Iterator[pa.Rec
             request = _request(left, 0 if moved else EMPTY_WAIT_MS)
             client.fetch_ahead(request)
         for piece, answer, infos in made:
-            yield from maker.batches(piece, answer, infos)
+            yield from maker.batches(piece, answer.records, committed(answer, infos))
 
 
 def _advance(
@@ -177,7 +187,7 @@ def _stuck(row: _Progress, answers: list[Fetched]) -> str:
     )
 
 
-class _Maker:
+class Maker:
     """Makes Arrow of batches."""
 
     def __init__(
@@ -185,38 +195,47 @@ class _Maker:
     ) -> None:
         self.fail_on_data_loss = options.fail_on_data_loss
         self._decode = options.decode
-        self._schema = schema
+        self.schema = schema
         self._want = want
         self._convert = convert
 
     def batches(
-        self, row: Slice, answer: Fetched, infos: list[BatchInfo]
+        self,
+        row: Slice,
+        data: memoryview,
+        infos: Iterable[BatchInfo],
+        wanted: TopicFilter | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, as Spark takes them."""
+        """The rows of a slice in these batches of `data`, as Spark takes them; of wanted topics."""
         pieces: list[tuple[BatchInfo, BatchPiece]] = []
         size = kind = 0
-        for info in committed(answer, infos):
+        for info in infos:
             if info.base_offset >= row.end:
                 break
             stamped = info.attributes & ATTR_LOG_APPEND_TIME
             if pieces and (size >= ARROW_BYTES or stamped != kind):
-                yield from self._batch(row, pieces, kind)
+                yield from self._batch(row, pieces, kind, wanted)
                 pieces, size = [], 0
             try:
-                records = inflated_records(answer.records, info)
+                records = inflated_records(data, info)
             except OnelogError as error:
                 raise _damaged(row, info, error) from error
-            pieces.append((info, (answer.records, info.position, records)))
+            pieces.append((info, (data, info.position, records)))
             size += info.size_bytes if records is None else len(records)
             kind = stamped
         if pieces:
-            yield from self._batch(row, pieces, kind)
+            yield from self._batch(row, pieces, kind, wanted)
 
     def _batch(
-        self, row: Slice, pieces: list[tuple[BatchInfo, BatchPiece]], kind: int
+        self,
+        row: Slice,
+        pieces: list[tuple[BatchInfo, BatchPiece]],
+        kind: int,
+        wanted: TopicFilter | None,
     ) -> Iterator[pa.RecordBatch]:
+        want = self._want if wanted is None else self._want | WITH_TOPICS
         try:
-            columns = decode_columns([piece for _, piece in pieces], row.start, row.end, self._want)
+            columns = decode_columns([piece for _, piece in pieces], row.start, row.end, want)
         except CorruptBatch:
             self._find_damaged(row, pieces)
             raise
@@ -224,17 +243,24 @@ class _Maker:
             return
         arrays = arrays_of(
             columns,
-            topic=row.shown,
+            topic=row.shown if wanted is None else None,
             partition=row.partition,
             timestamp_type=1 if kind else 0,
         )
+        if wanted is not None:
+            arrays = of_topics(arrays, wanted, row.shown)
+        if len(arrays["partition"]):
+            yield self.batch(row, arrays)
+
+    def batch(self, row: Slice, arrays: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Columns of records as Spark takes them; values are decoded here."""
         if self._convert is not None:
             origin = RowOrigin(row.topic, row.partition)
             arrays = decode_arrays(arrays, self._convert, self._decode, origin)
         elif self._decode.kind == "string" and VALUE in arrays:
             arrays[VALUE] = as_text(arrays[VALUE])
-        yield pa.RecordBatch.from_arrays(
-            [arrays[name] for name in self._schema.names], schema=self._schema
+        return pa.RecordBatch.from_arrays(
+            [arrays[name] for name in self.schema.names], schema=self.schema
         )
 
     def _find_damaged(self, row: Slice, pieces: list[tuple[BatchInfo, BatchPiece]]) -> None:
@@ -244,6 +270,19 @@ class _Maker:
                 decode_columns([piece], row.start, row.end, self._want)
             except CorruptBatch as error:
                 raise _damaged(row, info, error) from error
+
+
+def of_topics(
+    arrays: dict[str, pa.Array], wanted: TopicFilter, shown: str | None
+) -> dict[str, pa.Array]:
+    """The rows whose topic a filter matches; `shown` is what the column topic says of one topic."""
+    topics = arrays["topic"].dictionary_encode()
+    matches = pa.array([wanted.matches(topic.encode()) for topic in topics.dictionary.to_pylist()])
+    kept = pc.fill_null(matches.take(topics.indices), False)
+    found = {name: array.filter(kept) for name, array in arrays.items()}
+    if shown is not None:
+        found["topic"] = constant_array(shown, len(found["topic"]), pa.string())
+    return found
 
 
 def _damaged(row: Slice, info: BatchInfo, error: OnelogError) -> CorruptBatch:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from onelog.kernel import WITH_TOPICS
+from onelog.spark.source.cold_planning import ColdPlanner
 from onelog.spark.source.columns import VALUE, check_schema, wanted_of
 from onelog.spark.source.options import SourceOptions
 from onelog.spark.source.planning import Task
@@ -22,6 +23,10 @@ class Shape:
         check_schema(options, schema)
         self._options = options
         self._schema = schema
+
+    def cold_planner(self) -> ColdPlanner:
+        """Finds what lies in an object store."""
+        return ColdPlanner(self._options.cold, with_headers="headers" in self._schema.names)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The records of a task, in these columns."""

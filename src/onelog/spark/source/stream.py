@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.kafka_client import EARLIEST, LATEST, Client, Part
 from onelog.spark.source import loss
+from onelog.spark.source.cold_planning import ColdPlanner
 from onelog.spark.source.limits import Admission
 from onelog.spark.source.offsets import from_spark, to_spark
 from onelog.spark.source.options import SourceOptions
@@ -67,9 +68,10 @@ class _Stream(DataSourceStreamReader):
         self._target: dict[Part, int] | None = None
         self._told: dict[Part, int] = {}
         self._planned: dict[Part, int] = {}
+        self._cold: ColdPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_client": None}
+        return self.__dict__ | {"_client": None, "_cold": None}
 
     @property
     def _broker(self) -> Client:
@@ -145,6 +147,9 @@ class _Stream(DataSourceStreamReader):
             row = Slice(part[0], self._shown[part[0]], part[1], begin, at)
             slices.append(loss.check_start(row, first[part], last[part], fail=fail))
         slices = name_topics(self._broker, slices)
+        if self._cold is None:
+            self._cold = self._shape.cold_planner()
+        slices = self._cold.cut(self._broker, slices)
         return plan(slices, self._options, self._sampler, self._broker)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

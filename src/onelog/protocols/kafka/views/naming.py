@@ -8,7 +8,7 @@ client asks again when it plans again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +16,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.rights import topic_named
+from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.topic import View
 
@@ -35,13 +36,13 @@ async def names(hub: Hub, request: Request) -> bytes:
         principal = request.connection.principal
         topic = topic_named(hub, principal, None, _decode(request.body).topic)
         numbers = RequestTurns().timed(range(topic.partition_count))
-        rows = [_row(topic, number) async for number in numbers]
+        rows = [named_row(topic, number) async for number in numbers]
     except OnelogError as error:
         return msgspec.json.encode({"error": int(code_of(error)), "message": str(error)})
     return msgspec.json.encode({"error": int(ErrorCode.none), "partitions": rows})
 
 
-def _row(topic: Any, number: int) -> tuple[str | None, int | None]:
+def named_row(topic: KafkaTopic, number: int) -> tuple[str | None, int | None]:
     """The topic of records that carry none, and the offset from which they do."""
     if not isinstance(topic, View):
         return topic.address, None
