@@ -355,6 +355,30 @@ def test_the_topics_of_records_that_do_not_carry_them_are_told(client, topic) ->
         client.names("a.b.c.d")
 
 
+def test_the_topics_of_a_stream_are_found_by_its_name(kafka_onelog, client, topic) -> None:
+    (own,) = client.stream_topics(topic)
+    assert (own.name, own.address) == (topic, topic)
+    assert own.partitions == client.topics([topic])[0].partitions
+    (main,) = client.stream_topics("main")
+    assert (main.name, main.address) == ("_x23_", "#")
+    everything = client.names("_x23_")
+    assert len(main.partitions) == 8
+    assert {everything[number] for number in main.partitions} == {Named(None, None)}
+    base = unique("many")
+    captures = [f"{base}/a/#", f"{base}/b/+", f"{base}/a/x", f"{base}/c"]
+    kafka_onelog.command("stream", "create", base, *(f"--capture={one}" for one in captures))
+    found = client.stream_topics(base)
+    assert [row.address for row in found] == [f"{base}/a/#", f"{base}/b/+"]  # c has no record
+    assert all(row.partitions for row in found)
+    two = [f"--capture={base}x/+/y", f"--capture={base}x/y/#"]
+    kafka_onelog.command("stream", "create", f"{base}x", *two)
+    with pytest.raises(OnelogError, match="some topics match both"):
+        client.stream_topics(f"{base}x")
+    for name in ("nothing", "$cursors", "__cursors"):
+        with pytest.raises(OnelogError, match="there is no stream"):
+            client.stream_topics(name)
+
+
 def test_a_names_request_that_is_none_is_refused(client) -> None:
     for body in (b"", b"{}", b"[1]", b"\xff"):
         code, said, _rows = client.call(Api.NAMES, body, messages.read_names)

@@ -11,11 +11,18 @@ from onelog.pipelines.sql import infer_ddl, split_calls
 def test_each_call_becomes_a_view_with_its_arguments():
     text, calls = split_calls(
         "SELECT * FROM Topic('a/+/c', decode => 'json', from => 5, headers => true) t"
-        " JOIN iceberg('n.t') USING (k)"
+        " JOIN iceberg('n.t') USING (k) JOIN stream('orders', cold_reads => 'store')"
     )
-    assert text == "SELECT * FROM onelog_topic_0 t JOIN onelog_iceberg_1 USING (k)"
-    assert [(call.kind, call.name) for call in calls] == [("topic", "a/+/c"), ("iceberg", "n.t")]
+    assert text == (
+        "SELECT * FROM onelog_topic_0 t JOIN onelog_iceberg_1 USING (k) JOIN onelog_stream_2"
+    )
+    assert [(call.kind, call.name) for call in calls] == [
+        ("topic", "a/+/c"),
+        ("iceberg", "n.t"),
+        ("stream", "orders"),
+    ]
     assert calls[0].arguments == {"decode": "json", "from": "5", "headers": "true"}
+    assert calls[2].arguments == {"cold_reads": "store"}
 
 
 def test_what_only_looks_like_a_call_is_left_alone():

@@ -47,8 +47,8 @@ def add_sql(app: App) -> None:
         Parameters
         ----------
         query
-            Spark's SQL. topic('filter', decode => 'json', from => '…'), iceberg('n.t'),
-            delta('dir') and parquet('dir') stand for tables.
+            Spark's SQL. topic('filter', decode => 'json', from => '…'), stream('name'),
+            iceberg('n.t'), delta('dir') and parquet('dir') stand for tables.
         output
             table for people, json for pipes (a line for each row), parquet into --file. file A
             directory for parquet; a file for json, instead of standard output. limit How many rows

@@ -23,7 +23,15 @@ from onelog.kafka_client.access import Access
 from onelog.kafka_client.apis import Api
 from onelog.kafka_client.cold import ColdPage, ColdPart, cold_request, read_cold
 from onelog.kafka_client.link import Link, open_link
-from onelog.kafka_client.messages import Fetched, Named, Part, Produced, Producer, Topic
+from onelog.kafka_client.messages import (
+    Fetched,
+    Named,
+    Part,
+    Produced,
+    Producer,
+    StreamTopics,
+    Topic,
+)
 from onelog.kafka_client.wire import Reader
 from onelog.objects.rows import Row
 
@@ -202,6 +210,18 @@ class Client:
             return rows
 
         return self.call(Api.NAMES, messages.names_request(topic), read)
+
+    def stream_topics(self, stream: str) -> list[StreamTopics]:
+        """Topics and partitions that show the records of a stream, each record once."""
+
+        def read(reader: Reader) -> list[StreamTopics]:
+            code, said, rows = messages.read_stream(reader)
+            if code:
+                what, right = f"the stream {stream}", codes.topic_right("subscribe", stream)
+                raise self.refusal(code, what, right, said)
+            return rows
+
+        return self.call(Api.NAMES, messages.stream_request(stream), read)
 
     def cold(self, topic: str, partition: int, start: int, end: int) -> ColdPart | None:
         """The objects that hold records of a partition in [start, end); None: the broker has no

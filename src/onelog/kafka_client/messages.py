@@ -159,6 +159,36 @@ def names_request(topic: str) -> bytes:
     return json.dumps({"topic": topic}).encode()
 
 
+class StreamTopics(NamedTuple):
+    """A topic or view, and which of its partitions are those of a stream."""
+
+    name: str
+    """Kafka's name of it."""
+    address: str
+    """The topic or filter that it shows."""
+    partitions: tuple[int, ...]
+
+
+def stream_request(stream: str) -> bytes:
+    """Ask which topics show the records of a stream."""
+    return json.dumps({"stream": stream}).encode()
+
+
+def read_stream(reader: Reader) -> tuple[int, str | None, list[StreamTopics]]:
+    """The code, what the broker says of it, and the topics."""
+    try:
+        answer = json.loads(bytes(reader.rest()))
+        rows = [
+            StreamTopics(name, address, tuple(numbers))
+            for name, address, numbers in answer.get("topics", ())
+        ]
+        return int(answer["error"]), answer.get("message"), rows
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ProtocolViolation(
+            "an answer of the broker is not the JSON that it should be"
+        ) from None
+
+
 def read_names(reader: Reader) -> tuple[int, str | None, list[Named]]:
     """The code, what the broker says of it, and the partitions in order."""
     try:

@@ -21,6 +21,8 @@ def source_options(
         found["subscribe"] = ",".join(source.topics)
     elif source.filter is not None:
         found["filter"] = source.filter
+    elif source.stream is not None:
+        found["stream"] = source.stream
     else:
         found["subscribePattern"] = source.pattern or ""
     found |= starting(source.start, f"sources.{name}.from")

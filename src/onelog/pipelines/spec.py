@@ -17,7 +17,7 @@ Options = dict[str, str | int | float | bool]
 PipelineName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 TABLE_KINDS: Final = ("iceberg", "delta", "parquet")
-STREAM_KINDS: Final = ("topics", "filter", "pattern")
+STREAM_KINDS: Final = ("topics", "filter", "pattern", "stream")
 TARGET_KINDS: Final = ("topic", *TABLE_KINDS, "console")
 TRANSFORM_KINDS: Final = ("sql", "python", "unique")
 
@@ -51,6 +51,7 @@ class Source(TableKeys, frozen=True, kw_only=True):
     topics: list[Text] | None = None
     filter: Text | None = None
     pattern: Text | None = None
+    stream: Text | None = None
     start: str | int = field(name="from", default="earliest")
     decode: Literal["json", "avro", "string"] | None = None
     schema: Text | None = None

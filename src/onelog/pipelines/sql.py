@@ -1,9 +1,9 @@
-"""SQL over topics and tables: `topic('a/+/c')`, `iceberg('n.t')`, `delta('d')`, `parquet('d')`.
+"""SQL over topics, streams and tables: `topic('a/+/c')`, `stream('s')`, `iceberg('n.t')` and so on.
 
 Rules: these calls stand where a table stands; everything else is Spark's SQL. They are found
-outside of strings, quoted names and comments only. A topic is read up to the end that it has when
-the query begins. Key and value are text unless they are decoded, for that is what people type at a
-prompt.
+outside of strings, quoted names and comments only. A topic or a stream is read up to the end that
+it has when the query begins: its objects in a store and the log behind them, each record once. Key
+and value are text unless they are decoded, for that is what people type at a prompt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAMPLE: Final = 1000
 """How many values are read to find the columns of JSON without a schema."""
 _SKIPPED: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/"""
 _CALL: Final = re.compile(
-    rf"(?P<skipped>{_SKIPPED})|(?<![\w.])(?P<call>topic|iceberg|delta|parquet)\s*\(",
+    rf"(?P<skipped>{_SKIPPED})|(?<![\w.])(?P<call>topic|stream|iceberg|delta|parquet)\s*\(",
     re.IGNORECASE | re.DOTALL,
 )
 _ARGUMENT: Final = re.compile(
@@ -51,12 +51,18 @@ class Call:
     arguments: dict[str, str] = field(default_factory=dict)
 
 
+_READING: Final = ("from", "to", "decode", "schema", "mode", "headers", "cold_reads")
 ARGUMENTS: Final = {
-    "topic": ("from", "to", "decode", "schema", "mode", "headers"),
+    "topic": _READING,
+    "stream": _READING,
     "iceberg": ("catalog", "warehouse"),
     "delta": (),
     "parquet": (),
 }
+
+
+OF_THE_LOG: Final = {"topic": "filter", "stream": "stream"}
+"""Calls that the source reads, and its option for their names."""
 
 
 def split_calls(query: str) -> tuple[str, list[Call]]:
@@ -121,7 +127,7 @@ class Query:
         topics = {
             call.view: patiently(partial(self._options, call))
             for call in calls
-            if call.kind == "topic"
+            if call.kind in OF_THE_LOG
         }
         frames = [patiently(partial(self._read, call, topics, pushdown=True)) for call in calls]
         _show(calls, frames)
@@ -132,7 +138,7 @@ class Query:
     def _read(
         self, call: Call, topics: Mapping[str, dict[str, str]], *, pushdown: bool
     ) -> DataFrame:
-        if call.kind != "topic":
+        if call.kind not in OF_THE_LOG:
             return self._table(call)
         options = topics[call.view] | {"pushdown": str(pushdown).lower()}
         frame = self._spark.read.format("onelog").options(**options).load()
@@ -150,13 +156,15 @@ class Query:
         """The options for the source of a topic."""
         told = call.arguments
         options = self._workspace.connection(self._broker)
-        options |= {"filter": call.name, "decode": told.get("decode", "string")}
+        options |= {OF_THE_LOG[call.kind]: call.name, "decode": told.get("decode", "string")}
         if "from" in told:
-            options |= _moment(told["from"], f"topic('{call.name}'): from")
+            options |= _moment(told["from"], f"{call.kind}('{call.name}'): from")
         if "to" in told:
-            where = starting(_number(told["to"]), f"topic('{call.name}'): to")
+            where = starting(_number(told["to"]), f"{call.kind}('{call.name}'): to")
             options["endingTimestamp"] = where.get("startingTimestamp", "")
         options["includeHeaders"] = told.get("headers", "false")
+        if "cold_reads" in told:
+            options["coldReads"] = told["cold_reads"]
         if "mode" in told:
             options["mode"] = told["mode"]
         if "schema" in told:
@@ -173,7 +181,7 @@ class Query:
         found = infer_ddl(row.value for row in rows if row.value is not None)
         if found is None:
             raise ConfigError(
-                f"topic('{call.name}'): the first {len(rows)} records have no JSON object to"
+                f"{call.kind}('{call.name}'): the first {len(rows)} records have no JSON object to"
                 " take the columns from: name them, schema => 'name TYPE, …'"
             )
         return found

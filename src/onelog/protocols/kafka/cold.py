@@ -3,11 +3,11 @@
 Rules:
 - A client may ask that may read the topic, as for a fetch. It learns names of objects and where the
   store is, never a key: whoever reads the objects needs rights of the store itself.
-- Rows ascend by offset. All records below `cold_end` that are still there lie in rows. Only rows
-  are told whose transactions are decided.
+- Rows ascend by offset. All records below `cold_end` that are still there lie in rows. An answer
+  names only rows whose transactions are decided.
 - An answer has `ROWS_MAX` rows at most; `next` says where the next request goes on.
-- While a lease lasts, objects that were told stay, also those that retention or joining drops. It
-  lasts `LEASE_MS`; the next request on the same partition begins another one.
+- While a lease lasts, the objects of the answer stay, also those that retention or joining drops.
+  It lasts `LEASE_MS`; the next request on the same partition begins another one.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules:
 - Exactly the records of the slice come out, in order, whatever happens on the way: each record is
   known by its offset, so reading goes on behind the last one that came out.
 - An object that is gone (joined with others, or taken by retention) is asked for again: the broker
-  names those that hold the offsets now. What no object holds is fetched from the broker, and what
-  is lost is told as a fetch tells it.
+  names those that hold the offsets now. What no object holds is fetched from the broker, which
+  reports loss as in every fetch.
 - Unless `coldReads` is `store`, the broker also reads what a store refuses, or what is damaged
   there.
 """
@@ -115,7 +115,10 @@ def _without(
 
 
 def _explained(named: str, error: OnelogError) -> OnelogError:
-    words = f"{named}: {error}. With coldReads=auto or broker the broker reads it instead"
+    words = (
+        f"{named}: {error}. Tasks take keys from the options s3.*; with coldReads=auto or broker"
+        " the broker reads it instead"
+    )
     return StorageError(words) if isinstance(error, (StorageError, CorruptBatch)) else error
 
 

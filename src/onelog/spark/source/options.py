@@ -30,6 +30,7 @@ OPTIONS: Final = (
     Option("subscribePattern", "a regular expression over topic names"),
     Option("assign", '{"topic":[0,1]}: these partitions only'),
     Option("filter", "a topic filter: every topic that matches, a/+/c or a/#"),
+    Option("stream", "a stream by its name: all of its records"),
     Option("startingOffsets", 'earliest, latest or {"topic":{"0":23,"1":-2}}'),
     Option("endingOffsets", 'batch: latest or {"topic":{"0":50,"1":-1}}'),
     Option("startingTimestamp", "milliseconds: from the first record of this time on"),
@@ -62,7 +63,7 @@ OPTIONS: Final = (
     *(Option(name, f"of that store: {means}") for name, means in SOURCES.items()),
 )  # fmt: skip
 
-Kind = Literal["subscribe", "subscribePattern", "assign", "filter"]
+Kind = Literal["subscribe", "subscribePattern", "assign", "filter", "stream"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Topics:
     names: Mapping[str, str]
     """Kafka's name of each topic, and the name that the user gave."""
     pattern: str = ""
+    """`subscribePattern`: the expression; `stream`: the stream's name."""
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """`assign`: the partitions by Kafka's name."""
 
@@ -195,7 +197,7 @@ def kafka_name(text: str, option: str) -> str:
 
 
 def _topics(given: Given) -> Topics:
-    kinds: tuple[Kind, ...] = ("subscribe", "subscribePattern", "assign", "filter")
+    kinds: tuple[Kind, ...] = ("subscribe", "subscribePattern", "assign", "filter", "stream")
     chosen = [name for name in kinds if name in given]
     if len(chosen) != 1:
         told = "none is" if not chosen else f"{' and '.join(chosen)} are"
@@ -211,6 +213,8 @@ def _topics(given: Given) -> Topics:
     if kind == "subscribe":
         names = [name.strip() for name in text.split(",") if name.strip()]
         return Topics(kind, {kafka_name(name, kind): name for name in names})
+    if kind == "stream":
+        return Topics(kind, {}, text)
     if kind == "subscribePattern":
         try:
             re.compile(text)

@@ -32,6 +32,11 @@ def find_topics(client: Client, wanted: Topics, *, lenient: bool = False) -> lis
 
     `lenient` leaves out what is not there.
     """
+    if wanted.kind == "stream":
+        return [
+            Found(row.name, row.address if is_exact(row.address) else None, row.partitions)
+            for row in sorted(client.stream_topics(wanted.pattern))
+        ]
     if wanted.kind == "subscribePattern":
         matches = re.compile(wanted.pattern).fullmatch
         return [
