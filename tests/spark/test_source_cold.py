@@ -10,11 +10,15 @@ import random
 from collections.abc import Iterator
 
 import paho.mqtt.client as mqtt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from onelog.kafka_client import Client
 from onelog.kernel import ATTR_TRANSACTIONAL
+from onelog.lake.storage import Storage
 from onelog.objects.piece import AbortedSpan
+from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.pipelines.spec import BrokerKeys
 from onelog.pipelines.sql import Query
@@ -304,6 +308,60 @@ def test_a_stream_in_sql_is_the_store_and_the_log_behind_it(
     assert found == [(3100,)]
     with pytest.raises(Exception, match="there is no stream 'nothing'"):
         query.ask("SELECT * FROM stream('nothing')").take(1)
+
+
+def put_file(s3, log, frame, name: str, start: int, end: int) -> Row:
+    """Rows of a frame as a file of a tier's table, which the log names from now on."""
+    rows = pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist([one.asDict(recursive=True) for one in frame.collect()])]
+    )
+    names = ["timestamp_type" if one == "timestampType" else one for one in rows.column_names]
+    rows = rows.rename_columns(names).sort_by("offset")
+    files, inner = Storage(tuple(sorted(s3.options.items()))).open(f"s3://log/table/{name}")
+    with files.open_output_stream(inner) as out:
+        pq.write_table(rows, out, row_group_size=250)
+    log.rows.append(
+        Row(
+            base=start, end=end, log_bytes=100_000, records=rows.num_rows, min_timestamp_ms=0,
+            max_timestamp_ms=1, created_ms=1, kind="parquet", object=f"f/{name}", position=0,
+            piece_bytes=128, index_bytes=128, index_crc=0, leader_epoch=0,
+            file=f"s3://log/table/{name}",
+        )
+    )  # fmt: skip
+    return log.rows[-1]
+
+
+def test_parquet_files_of_a_tier_are_read_as_they_are(s3, served, store, read, topic, log) -> None:
+    headers = ((b"h", b"1"), (b"i", None))
+    for first in range(0, 3000, 100):
+        rows = [row(f"v{n}", headers=headers, time_ms=n) for n in range(first, first + 100)]
+        append(served, topic, 0, rows)
+    through = read(subscribe=topic, coldReads="broker", includeHeaders="true").load()
+    wanted = through.sort("offset").collect()
+    file = put_file(s3, log, through.where("`offset` < 1500"), f"{topic}-a.parquet", 0, 1500)
+    store.put(file.object, [bytes(128)])
+    log.put(store, 1500, 2000)
+    last = put_file(
+        s3, log, through.where("`offset` BETWEEN 2000 AND 2499"), f"{topic}-b.parquet", 2000, 2500
+    )
+    log.reads.clear()
+    everything = read(subscribe=topic, includeHeaders="true", splitBytes=30_000).load()
+    assert everything.sort("offset").collect() == wanted
+    assert min(log.reads) == 2500
+    log.reads.clear()
+    begins, ends = f'{{"{topic}":{{"0":333}}}}', f'{{"{topic}":{{"0":2222}}}}'
+    few = read(subscribe=topic, startingOffsets=begins, endingOffsets=ends, columns="value,topic")
+    found = sorted((bytes(one.value), one.topic) for one in few.load().collect())
+    assert found == sorted((f"v{n}".encode(), topic) for n in range(333, 2222))
+    counted = read(subscribe=topic, columns="partition", endingOffsets=ends).load()
+    assert counted.count() == 2222
+    assert not log.reads
+    planned = read(subscribe=topic).load()
+    planned.rdd.getNumPartitions()
+    files, inner = Storage(tuple(sorted(s3.options.items()))).open(last.file)
+    files.delete_file(inner)  # the broker reads what is gone
+    assert sorted(one.offset for one in planned.rdd.collect()) == list(range(3000))
+    assert min(log.reads) == 2000
 
 
 def test_few_records_are_not_worth_a_look_at_the_store(served, store, read, topic, log) -> None:

@@ -1,17 +1,20 @@
 """Reading the rows of a Parquet file that a tier keeps: straight as Arrow, only wanted columns.
 
 Rules: a file holds one partition in the order of offsets, committed records only. Row groups
-outside of a slice are not read, by the bounds that the file has of its offsets. The next row group
-is read while the last one is on its way to Spark. Columns go by the names of the tier's tables.
+outside of a slice are not read, by the bounds that the file has of its offsets. The next row groups
+are read while the last ones are on their way to Spark. Columns go by the names of the tier's
+tables; a column that nobody wants is not fetched.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from onelog.base.errors import ColdDamaged, ColdUnavailable, NotFound
@@ -25,6 +28,8 @@ from onelog.spark.source.planning import Slice
 from onelog.spark.source.reading import Maker, of_topics
 
 OFFSET: Final = "offset"
+GROUPS: Final = 4
+"""Row groups that are read together: of 4 MiB of the log each."""
 FILE_NAMES: Final = {"timestampType": "timestamp_type"}
 """Columns of the source that have another name in the file."""
 _WORDS: Final = {
@@ -43,9 +48,13 @@ def file_batches(
     """The rows of a file in a slice, and with each part of them the offset to go on from."""
     columns = _columns(maker.schema, part, row, wanted)
     words = {_WORDS[name]: text for name, text in store.options.items() if name in _WORDS}
+    storage = Storage(tuple(sorted(words.items())))
     try:
-        files, inner = Storage(tuple(sorted(words.items()))).open(row.file)
-        with files.open_input_file(inner) as source, pq.ParquetFile(source) as parquet:
+        files, inner = storage.open(row.file)
+        with (
+            files.open_input_file(inner) as source,
+            pq.ParquetFile(source, pre_buffer=True) as parquet,
+        ):
             for reached, rows in _groups(parquet, columns, part):
                 yield reached, list(_batches(rows, part, maker, wanted))
     except FileNotFoundError as error:
@@ -53,7 +62,8 @@ def file_batches(
     except pa.ArrowInvalid as error:
         raise ColdDamaged(f"{row.file} is damaged: {error}; restore it from a copy") from error
     except OSError as error:
-        raise ColdUnavailable(f"{row.file} cannot be read: {error}") from error
+        words_of_it = storage.told(row.file, error) or error
+        raise ColdUnavailable(f"{row.file} cannot be read: {words_of_it}") from error
     yield part.end, []
 
 
@@ -63,7 +73,7 @@ def _columns(schema: pa.Schema, part: Slice, row: Row, wanted: TopicFilter | Non
         names.discard("topic")
     if wanted is not None:
         names.add("topic")
-    if part.start > row.base or part.end < row.end:
+    if part.start > row.base or part.end < row.end or not names - {"partition"}:
         names.add(OFFSET)
     names.discard("partition")  # as the topic that is read has it, which may be a view
     return sorted(names)
@@ -72,26 +82,22 @@ def _columns(schema: pa.Schema, part: Slice, row: Row, wanted: TopicFilter | Non
 def _groups(
     parquet: pq.ParquetFile, columns: Sequence[str], part: Slice
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Row groups that may have offsets of a slice, one of them ahead."""
+    """Row groups that may have offsets of a slice, and the offset behind them; some are ahead."""
     spans = [_span(parquet.metadata.row_group(at)) for at in range(parquet.num_row_groups)]
     numbers = [at for at, (low, high) in enumerate(spans) if low < part.end and high >= part.start]
+    several = [numbers[at : at + GROUPS] for at in range(0, len(numbers), GROUPS)]
+
+    def get(few: list[int]) -> tuple[int, pa.Table]:
+        return min(spans[few[-1]][1] + 1, part.end), parquet.read_row_groups(few, list(columns))
+
     with ThreadPoolExecutor(1, thread_name_prefix="onelog-cold") as pool:
-        ahead: Future[pa.Table] | None = None
-        for at, number in enumerate(numbers):
-            now = ahead or pool.submit(parquet.read_row_group, number, columns)
-            rows = now.result()
-            ahead = None
-            if at + 1 < len(numbers):
-                ahead = pool.submit(parquet.read_row_group, numbers[at + 1], columns)
-            # A column that is not read may be all there is: then rows are counted.
-            yield (
-                min(spans[number][1] + 1, part.end),
-                (
-                    rows
-                    if columns
-                    else pa.table({"": pa.nulls(parquet.metadata.row_group(number).num_rows)})
-                ),
-            )
+        ahead: deque[Future[tuple[int, pa.Table]]] = deque()
+        for few in several:
+            ahead.append(pool.submit(get, few))
+            if len(ahead) > 1:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def _span(group: Any) -> tuple[int, int]:
@@ -125,8 +131,6 @@ def _batches(
 
 
 def _between(arrays: dict[str, pa.Array], start: int, end: int) -> dict[str, pa.Array]:
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     offsets = arrays[OFFSET]
     kept = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
     return {name: array.filter(kept) for name, array in arrays.items()}

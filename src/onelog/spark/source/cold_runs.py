@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from onelog.objects.access import Buffer
 from onelog.objects.piece import AbortedSpan, IndexPart
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
@@ -28,7 +29,7 @@ class Run(NamedTuple):
     row: Row
     reached: int
     """Behind it reading goes on here."""
-    fetched: Future[bytes] | None
+    fetched: Future[Buffer] | None
     """None: the piece has no batches."""
     aborted: list[AbortedSpan]
     """Transactions with records in the piece."""
@@ -69,7 +70,7 @@ class RunsAhead:
             found = self._index(row)
             error = found.exception()
             if error is not None:
-                failed: Future[bytes] = Future()
+                failed: Future[Buffer] = Future()
                 failed.set_exception(error)
                 yield Run(row, row.base, failed, [])
                 return
