@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -21,9 +22,11 @@ from onelog.objects import piece_building
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.storage.cold import Brought, ColdRows, RunCache
+from onelog.storage.cold.carrying import piece_of
 from onelog.storage.cold.queues import TwoQueues
 from onelog.storage.cold.runs import Marks, PieceKey, Run
-from onelog.storage.engine import Cold, Lease, in_place
+from onelog.storage.cold.shelf import RunPlace
+from onelog.storage.engine import Buffer, Cold, Lease, in_place
 from tests.batches import make_batch
 from tests.support.pieces import put_piece, small_cache
 
@@ -465,6 +468,52 @@ def test_an_error_of_one_fetch_is_raised_by_all_who_waited_and_the_next_one_trie
     monkeypatch.setattr(store, "get_range", plain)
     assert read_at(rows, 0) == batches[0]
     assert cache.disk_bytes == sum(run.size_bytes for run in cache.runs())
+
+
+def test_a_reader_that_waits_for_a_read_ahead_without_room_fetches_the_run_itself(
+    store, cache, monkeypatch
+):
+    row, batches = thousand(store)
+    rows = ColdRows("p", store, cache, [row])
+    plain, asked, go = cache._reserve, threading.Event(), threading.Event()
+
+    def full(size_bytes: int, deadline: float) -> RunPlace:
+        if deadline:
+            return plain(size_bytes, deadline)
+        asked.set()
+        go.wait(10)
+        raise ColdUnavailable("no room")
+
+    monkeypatch.setattr(cache, "_reserve", full)
+    cache.ahead.ask(partial(rows._carrier._fetch_ahead, row, 500))
+    assert asked.wait(10)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(read_at(rows, 500)))
+    reader.start()
+    runs = cache._pieces[piece_of(row)]
+    until = time.monotonic() + 10
+    while runs.items[0].waiters == 0 and time.monotonic() < until:
+        time.sleep(0.001)
+    go.set()
+    reader.join(10)
+    assert found == [batches[500]]
+
+
+def test_a_run_whose_piece_was_replaced_while_it_came_takes_no_room(store, cache, monkeypatch):
+    row, _ = thousand(store)
+    rows = ColdRows("p", store, cache, [row])
+    other, batches = thousand(store, "b")
+    cold, plain = cold_at(rows, 0), store.get_range
+
+    def replacing(name: str, start: int, length: int) -> Buffer:
+        if rows.rows[0].object == "a":
+            rows.replace([other])
+        return plain(name, start, length)
+
+    monkeypatch.setattr(store, "get_range", replacing)
+    rows.bring(cold)
+    assert cache.runs() == [] and cache.disk_bytes == 0
+    assert read_at(rows, 0) == batches[0]
 
 
 def test_index_parts_are_bounded(store, tmp_path):

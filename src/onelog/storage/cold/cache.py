@@ -75,6 +75,10 @@ class RunLease(Lease):
             cache.release(self.run)
 
 
+class _GaveUp(Exception):
+    """The errand that a caller waited for was given up by one that waits for no room."""
+
+
 class _RunsOfPiece:
     """Runs and errands of one piece, in the order of their offsets, without overlap."""
 
@@ -184,6 +188,15 @@ class RunCache:
         there is no room.
         """
         deadline = deadline_after(span.size_bytes)
+        while True:
+            try:
+                return self._obtain(piece, offset, span, fetch, deadline if patient else 0.0)
+            except _GaveUp:
+                pass  # an impatient caller ran the errand: this one may wait for room
+
+    def _obtain(
+        self, piece: PieceKey, offset: int, span: Span, fetch: Fetch, deadline: float
+    ) -> RunLease:
         with self._room:
             runs = self._pieces.setdefault(piece, _RunsOfPiece())
             item = runs.at(offset)
@@ -200,8 +213,8 @@ class RunCache:
             else:
                 errand.waiters += 1
         if item is not None:
-            return self._wait_for(errand, deadline if patient else 0.0)
-        return self._run_errand(piece, offset, span, fetch, errand, deadline if patient else 0.0)
+            return self._wait_for(errand, deadline)
+        return self._run_errand(piece, offset, span, fetch, errand, deadline)
 
     def _wait_for(self, errand: Errand[Run], deadline: float) -> RunLease:
         errand.wait(deadline)
@@ -209,6 +222,8 @@ class RunCache:
             run = errand.brought
             if run is None:
                 errand.waiters -= 1
+        if errand.gave_up and time.monotonic() < deadline:
+            raise _GaveUp
         errand.fail()
         if run is None:
             raise ColdUnavailable(f"{errand.name} is still on its way: try again")
@@ -243,6 +258,7 @@ class RunCache:
                 self._remove(piece, errand)
                 self._give_back(place)
                 failure = error if isinstance(error, Exception) else None
+                errand.gave_up = deadline == 0.0 and place is None
                 errand.land(None, failure or ColdUnavailable(f"{errand.name} was given up"))
             raise
         with self._room:

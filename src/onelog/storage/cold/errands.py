@@ -27,7 +27,7 @@ def deadline_after(size_bytes: int) -> float:
 class Errand(Generic[T]):
     """Bytes on their way. The owner's lock guards `waiters` and `brought`."""
 
-    __slots__ = ("_over", "brought", "end", "error", "first", "name", "waiters")
+    __slots__ = ("_over", "brought", "end", "error", "first", "gave_up", "name", "waiters")
 
     def __init__(self, name: str, first: int = 0, end: int = 0) -> None:
         self.name = name
@@ -37,6 +37,8 @@ class Errand(Generic[T]):
         self.waiters = 0
         self.brought: T | None = None
         self.error: Exception | None = None
+        self.gave_up = False
+        """There was no room, and whoever ran it does not wait for room: others may."""
         self._over = threading.Event()
 
     def land(self, brought: T | None, error: Exception | None) -> None:

@@ -259,7 +259,7 @@ class ColdRows:
         row = cold.row
         try:
             if isinstance(cold, ColdRun):
-                return self._carrier.bring_run(row, cold.offset)
+                return self._still_named(row, self._carrier.bring_run(row, cold.offset))
             if isinstance(cold, ColdIndexPart):
                 return self._carrier.bring_index(row)
             return self._carrier.bring_postings(self.rows, cold)
@@ -267,6 +267,14 @@ class ColdRows:
             if self._names(row):
                 raise gone(row, error) from error
             return NO_LEASE  # the next read finds the new rows
+
+    def _still_named(self, row: Row, lease: Lease) -> Lease:
+        """A run whose piece was replaced while it came serves nobody: it must take no room."""
+        if self._names(row):
+            return lease
+        lease.release()
+        self._cache.forget(piece_of(row))
+        return NO_LEASE
 
     def _warm(self, run: Run) -> Lease:
         try:
