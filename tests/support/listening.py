@@ -139,6 +139,11 @@ class Running:
         self.port = served.listener.port
         self.gate = gate
 
+    def accept_now(self) -> None:
+        """Accept what is in the backlog, whoever's turn it is."""
+        arrivals = self.served._arrivals
+        arrivals.accept_some(next(iter(arrivals._listening)))
+
     async def stream(self, **options):
         return await asyncio.open_connection("127.0.0.1", self.port, **options)
 
@@ -154,6 +159,7 @@ async def listening(limits=None, **options) -> AsyncIterator[Running]:
     gate = WatchedGate(limits or GateLimits())
     listener = bind("test", "127.0.0.1", 0)
     options.setdefault("backend", _backend.get())
+    options.setdefault("speaks_first", True)
     served = await start_listener(listener, lambda peer: Echo(peer, book), gate, **options)
     try:
         yield Running(served, book, gate)

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import GateLimits, ProxySettings, bind, server
+from onelog.net import GateLimits, ProxySettings, accepting, bind, server
 from onelog.net.proxy import SIGNATURE
 from tests.support.listening import (
     SERVED,
@@ -380,7 +380,7 @@ def test_only_a_trusted_proxy_is_believed(on_loop):
 
 def test_out_of_open_files_the_listener_rests_and_goes_on(on_loop, monkeypatch):
     """A full table of files must not end the listener, nor spin the loop."""
-    monkeypatch.setattr(server, "ACCEPT_PAUSE_S", 0.05)
+    monkeypatch.setattr(accepting, "PAUSE_S", 0.05)
 
     async def main():
         async with listening(proxy=ProxySettings()) as running:
@@ -391,7 +391,7 @@ def test_out_of_open_files_the_listener_rests_and_goes_on(on_loop, monkeypatch):
             resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
             try:
                 client.connect(("127.0.0.1", running.port))
-                running.served._accept_some(running.served.listener.sockets[0])
+                running.accept_now()
                 assert running.gate.open == 0
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -406,7 +406,7 @@ def test_a_handshake_that_is_ended_before_its_first_step_is_counted_out(on_loop)
     async def main():
         async with listening(proxy=ProxySettings()) as running:
             with socket.create_connection(("127.0.0.1", running.port)) as client:
-                running.served._accept_some(running.served.listener.sockets[0])
+                running.accept_now()
                 assert running.gate.open == 1
                 running.served.close()
                 await running.served.wait_closed()

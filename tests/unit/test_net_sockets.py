@@ -14,7 +14,7 @@ import pytest
 
 from onelog.base.errors import ConfigError
 from onelog.config.model import Net
-from onelog.net import server, sockets
+from onelog.net import accepting, server, sockets
 from onelog.net.sockets import BACKENDS, SharedSockets, chosen_backend
 from tests.support.listening import LOOPS, end, listening, refused, run_on
 
@@ -112,7 +112,7 @@ def test_a_fault_of_a_protocol_ends_its_connection_and_is_registered(on_epoll):
 @needs_epoll
 def test_out_of_open_files_the_listener_rests_and_goes_on(on_epoll, monkeypatch):
     """A full table of files must not end the listener, nor spin the loop."""
-    monkeypatch.setattr(server, "ACCEPT_PAUSE_S", 0.05)
+    monkeypatch.setattr(accepting, "PAUSE_S", 0.05)
 
     async def main():
         async with listening() as running:
@@ -123,7 +123,7 @@ def test_out_of_open_files_the_listener_rests_and_goes_on(on_epoll, monkeypatch)
             resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
             try:
                 client.connect(("127.0.0.1", running.port))
-                running.served._accept_some(running.served.listener.sockets[0])
+                running.accept_now()
                 assert running.gate.open == 0
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

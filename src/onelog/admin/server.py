@@ -1,8 +1,8 @@
 """HTTP listeners: uvicorn inside our own event loop.
 
 Rules: uvicorn touches no signal, no logging configuration and no loop policy; the process owns
-those. Its main loop, which polls ten times a second, does not run: it accepts by the event loop
-and ends when it is closed. An application that does not ask who it is serves loopback and nothing
+those. Neither its main loop, which polls ten times a second, nor its servers run: connections come
+from the lobby (`door.py`). An application that does not ask who it is serves loopback and nothing
 else. A peer that takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every
 protocol, and so is one whose request is not there after `REQUEST_TIMEOUT_S` or has a head beyond
 `HEAD_BYTES_MAX`: nobody has logged in by then. `admission.py` says who is served, who makes room
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from functools import partial
 from typing import Any, Final, cast
 
 import anyio
@@ -23,6 +21,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onelog.admin.admission import Admission
+from onelog.admin.door import REFUSAL, REQUEST_TIMEOUT_S, HttpDoor
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
 from onelog.net.deadline import Deadline
@@ -32,23 +31,12 @@ from onelog.observe import Sample
 
 WRITE_TIMEOUT_S: Final = 30.0
 """How long a peer may take no bytes at all while some wait for it."""
-REQUEST_TIMEOUT_S: Final = 30.0
-"""Time for one request, from its first byte (or the connection, for the first) to its last."""
 HEAD_BYTES_MAX: Final = 128 * 1024
 """Bytes of one request apart from its body: line, headers, the frames of chunks, trailers."""
 PARTING_S: Final = 2.0
 """How long a peer that was sent away may go on sending."""
 _HEAD_OF_BODY: Final = b"\r\ncontent-length: "
 """An answer without a length is a stream: its head is of use before there is a body."""
-_REFUSAL_BODY: Final = (
-    b'{"error":{"code":"unavailable","message":"too many requests at once: try again in a second,'
-    b' or raise connections_max of this listener"}}'
-)
-_REFUSAL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
-    b"cache-control: no-store\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%s" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
-)
 
 
 class JoinedWrites:
@@ -143,7 +131,7 @@ class WatchedHttp(HttpToolsProtocol):
             cycle.disconnected = True  # the application learns that nobody listens any more
             cycle.message_event.set()
         if is_idle or not cycle.response_started:
-            self.transport.write(_REFUSAL)
+            self.transport.write(REFUSAL)
         if not waits:
             self.transport.close()
             return
@@ -239,17 +227,6 @@ def _nothing() -> None:
     """uvicorn reads no request while it answers one."""
 
 
-def _renewing(tls: Tls) -> ssl.SSLContext:
-    """A context that lets each new connection have the newest certificate."""
-    context = tls.context
-
-    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = tls.context
-
-    context.sni_callback = renew
-    return context
-
-
 class HttpServer:
     """Serves one application until it is closed."""
 
@@ -277,7 +254,7 @@ class HttpServer:
             uvicorn.Config(
                 application,
                 loop="none",
-                http=partial(WatchedHttp, admission=self.admission),  # type: ignore[arg-type]
+                http="httptools",
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -302,12 +279,22 @@ class HttpServer:
         async with anyio.create_task_group():
             pass  # starlette's streams need one: the first one imports modules for 50 ms
         self._server.config.load()
-        if self._tls is not None:
-            self._server.config.ssl = _renewing(self._tls)
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
-        await self._server.startup(sockets=self._listener.sockets)
+        await self._server.startup(sockets=[])
+        door = HttpDoor(self._listener, self._protocol, self.admission, self._tls)
         await self._closing.wait()
-        await self._server.shutdown(sockets=self._listener.sockets)
+        door.close()
+        await self._server.shutdown()
+
+    def _protocol(self) -> WatchedHttp:
+        """What serves one connection."""
+        server = self._server
+        return WatchedHttp(
+            admission=self.admission,
+            config=server.config,
+            server_state=server.server_state,
+            app_state=server.lifespan.state,
+        )
 
     def samples(self) -> tuple[Sample, ...]:
         """Numbers for the metrics."""

@@ -20,15 +20,34 @@ _HEAD: Final = struct.Struct(">BHH")
 _HANDSHAKE: Final = 22
 _RECORD_BYTES_MAX: Final = 16_384
 """RFC 8446 5.1."""
+_NO_HANDSHAKE: Final = "the peer does not begin a TLS handshake"
+
+
+def has_hello(sock: socket.socket) -> bool:
+    """Whether the first record of a handshake is there; the socket gets readable when more of it
+    is. Raises ProtocolViolation or OSError."""
+    head = sock.recv(_HEAD.size, socket.MSG_PEEK)
+    if head and head[0] != _HANDSHAKE:
+        raise ProtocolViolation(_NO_HANDSHAKE)
+    wanted = _HEAD.size if len(head) < _HEAD.size else _HEAD.size + _body_bytes(head)
+    is_there = wanted > _HEAD.size and len(sock.recv(wanted, socket.MSG_PEEK)) == wanted
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 if is_there else wanted)
+    return is_there
+
+
+def _body_bytes(head: bytes) -> int:
+    """How many bytes follow the head of the first record. Raises ProtocolViolation."""
+    kind, _version, size = _HEAD.unpack(head)
+    if kind != _HANDSHAKE or not 0 < size <= _RECORD_BYTES_MAX:
+        raise ProtocolViolation(_NO_HANDSHAKE)
+    return int(size)
 
 
 async def wait_for_hello(sock: socket.socket, deadline: float) -> None:
     """Return when the first record of a handshake is there. Raises ProtocolViolation, TimeoutError
     or OSError."""
     async with asyncio.timeout_at(deadline):
-        kind, _version, size = _HEAD.unpack(await _peek(sock, _HEAD.size))
-        if kind != _HANDSHAKE or not 0 < size <= _RECORD_BYTES_MAX:
-            raise ProtocolViolation("the peer does not begin a TLS handshake")
+        size = _body_bytes(await _peek(sock, _HEAD.size))
         await _peek(sock, _HEAD.size + size)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 

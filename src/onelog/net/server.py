@@ -16,8 +16,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -30,8 +28,8 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import ProtocolViolation
 from onelog.base.networks import is_within, parse_networks
 from onelog.net import proxy as proxy_header
-from onelog.net.accepting import AcceptTurns
-from onelog.net.client_hello import wait_for_hello
+from onelog.net.accepting import Arrival, Arrivals, Unserved
+from onelog.net.client_hello import has_hello, wait_for_hello
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
 from onelog.net.pace import PacedTransport
@@ -47,14 +45,6 @@ HANDSHAKE: Final = "handshake"
 """Incidents: a connection met a fault of ours before its protocol began."""
 CONNECTION: Final = "connection"
 """Incidents: a protocol raised an error that it does not know when its connection called it."""
-BACKLOG: Final = 1_024
-LOOP_ACCEPTS: Final = 4
-"""Connections that the loop's own server accepts in a pass, at most."""
-
-ACCEPT_PAUSE_S: Final = 1.0
-"""How long nothing is accepted after the process ran out of open files."""
-
-_OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +69,7 @@ class ServedListener:
         handshake_timeout_s: float,
         write_timeout_s: float,
         backend: str,
+        speaks_first: bool,
     ) -> None:
         self.listener = listener
         self.troubles = Troubles(SystemClock())
@@ -97,44 +88,24 @@ class ServedListener:
         self.write_timeout_s = write_timeout_s
         self._loop = asyncio.get_running_loop()
         self._loopback = listener.is_loopback
-        self._servers: list[asyncio.Server] = []
-        self._accepting: list[socket.socket] = []
         is_plain = tls is None and websocket is None and proxy is None
         self._sockets: SharedSockets | None = open_sockets(backend) if is_plain else None
-        self._turns = AcceptTurns.of(self._loop)
-        self._take: Callable[[socket.socket], bool] = (
-            self._accept if self._sockets is None else partial(self._accept_own, self._sockets)
-        )
+        # The client begins a TLS handshake, an upgrade and a PROXY header, whatever comes then.
+        is_first = speaks_first and tls is None and websocket is None and proxy is None
+        self._arrivals = Arrivals(listener, self, speaks_first=is_first)
         self._handshakes: dict[asyncio.Task[None], _Guard] = {}
         self._closing = False
         secure, frames = tls is not None, websocket is not None
         self._via: Via = ("wss" if frames else "tls") if secure else ("ws" if frames else "tcp")
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to accept."""
-        for sock in self.listener.sockets:
-            if self._tls is None and self._proxy is None and self._sockets is None:
-                # The loop's own server: the cheapest way to accept. asyncio accepts a whole backlog
-                # per pass, so it gets a small one; uvloop accepts one connection.
-                make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
-                server = await self._loop.create_server(make, sock=sock, backlog=LOOP_ACCEPTS)
-                sock.listen(BACKLOG)
-                self._servers.append(server)
-            else:
-                # Connections have it from the socket that listens.
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.listen(BACKLOG)
-                self._accepting.append(sock)
-                self._loop.add_reader(sock.fileno(), self._accept_some, sock)
+        self._arrivals.open()
 
     def close(self) -> None:
         """Accept no more, end handshakes, leave connections alone. Idempotent."""
         self._closing = True
-        for server in self._servers:
-            server.close()
-        for sock in self._accepting:
-            self._loop.remove_reader(sock.fileno())
-        self._accepting.clear()
+        self._arrivals.close()
         if self._sockets is not None:
             self._sockets.close()
         for task, guard in self._handshakes.items():
@@ -147,81 +118,88 @@ class ServedListener:
         if self._handshakes:
             await asyncio.wait(self._handshakes)
 
-    # ---- accepting ourselves: for our own sockets, and before TLS and the PROXY header ----
+    # ---- from the backlog to the first bytes (`accepting.py`) ----
 
-    def _accept_some(self, listening: socket.socket) -> None:
-        """Accept as many connections as there is time for in this pass (`accepting.py`)."""
-        more = True
-        while more and self._turns.begin(self, self._loop):
+    def accept(self, listening: socket.socket) -> bool:
+        """Accept a connection, if one waits."""
+        sock: socket.socket | None = None
+        if self._sockets is not None:
+            found = self._sockets.accept(listening)
+            if found is None:
+                return False
+            fd, address = found
+        else:
             try:
-                more = self._take(listening)
-            except OSError as error:
-                self._accept_failed(listening, error)
-                more = False
-            finally:
-                self._turns.end()
-
-    def _accept(self, listening: socket.socket) -> bool:
-        """Accept a connection, if one waits, and begin its handshake."""
-        try:
-            sock, address = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return False
-        sock.setblocking(False)
-        if not self.gate.enter():
-            sock.close()
-            return True
-        arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
-        guard = _Guard(self, arrival)
-        task = self._loop.create_task(self._shake(sock, arrival, guard))
-        self._handshakes[task] = guard
-        task.add_done_callback(partial(self._shaken, sock, arrival))
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return False
+            sock.setblocking(False)
+            fd = sock.fileno()
+        deadline = self._loop.time() + self._timeout_s
+        arrival = Arrival(fd, sock, address, deadline)
+        if self._admits(arrival):
+            self._arrivals.take(arrival)
+        else:
+            arrival.close()
         return True
 
-    def _accept_own(self, sockets: SharedSockets, listening: socket.socket) -> bool:
-        """Accept a connection, if one waits, that needs no handshake, for sockets of our own."""
-        found = sockets.accept(listening)
-        if found is None:
+    def _admits(self, arrival: Arrival) -> bool:
+        if not self.gate.enter():
             return False
-        fd, address = found
-        arrival = self._admitted(address)
-        if arrival is None:
-            os.close(fd)
+        if self._proxy is None:  # else its header has the address
+            arrival.host_key = self.gate.take_host(arrival.host)
+            if arrival.host_key is None:
+                self.gate.leave()
+                return False
+        return True
+
+    def greets(self, arrival: Arrival) -> bool:
+        """Bytes of the peer are there: whether they are enough to begin."""
+        if self._tls is None or self._proxy is not None:
             return True
-        guard = _Guard(self, arrival)
+        assert arrival.sock is not None
         try:
-            transport = sockets.add(fd, guard, address)
+            return has_hello(arrival.sock)
+        except (OSError, ProtocolViolation) as error:
+            self._debug_failed(arrival, str(error))
+            self._arrivals.dismiss(arrival)
+            return False
+
+    def dismissed(self, arrival: Arrival, why: Unserved) -> None:
+        """A connection ends before it was served."""
+        self.gate.leave(arrival.host_key)
+        if not self._closing:
+            self.handshake_failed(why is Unserved.LATE)
+
+    def enter(self, arrival: Arrival) -> None:
+        """Serve a connection."""
+        guard = _Guard(self, arrival)
+        if self._sockets is not None:
+            self._enter_own(self._sockets, arrival, guard)
+            return
+        assert arrival.sock is not None
+        task = self._loop.create_task(self._shake(arrival.sock, arrival, guard))
+        self._handshakes[task] = guard
+        task.add_done_callback(partial(self._shaken, arrival.sock, arrival))
+
+    def _enter_own(self, sockets: SharedSockets, arrival: Arrival, guard: _Guard) -> None:
+        """Give a connection that needs no handshake to sockets of our own."""
+        try:
+            transport = sockets.add(arrival.fd, guard, arrival.address)
         except OSError as error:
-            os.close(fd)
+            arrival.close()
             self.gate.leave(arrival.host_key)
             _log.error("connection refused", listener=self.listener.name, error=str(error))
-            return False
-        guard.connection_made(cast("asyncio.Transport", transport))
-        return True
-
-    def _accept_failed(self, listening: socket.socket, error: OSError) -> None:
-        if error.errno not in _OUT_OF_FILES:
-            _log.warning("accept failed", listener=self.listener.name, error=str(error))
             return
-        _log.error(
-            "no connection can be accepted, too many files are open: raise limits.open_files_max",
-            listener=self.listener.name,
-            error=str(error),
-        )
-        self._loop.remove_reader(listening.fileno())
-        self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listening)
+        guard.connection_made(cast("asyncio.Transport", transport))
 
-    def _accept_again(self, listening: socket.socket) -> None:
-        if not self._closing:
-            self._loop.add_reader(listening.fileno(), self._accept_some, listening)
-
-    async def _shake(self, sock: socket.socket, arrival: _Arrival, guard: _Guard) -> None:
+    async def _shake(self, sock: socket.socket, arrival: Arrival, guard: _Guard) -> None:
         try:
             if self._proxy is not None:
                 await self._read_proxy_header(sock, arrival)
-            arrival.host_key = self.gate.take_host(arrival.host)
+                arrival.host_key = self.gate.take_host(arrival.host)
             if arrival.host_key is not None:
-                if self._tls is not None:
+                if self._tls is not None and self._proxy is not None:
                     await wait_for_hello(sock, arrival.deadline)
                 left_s = max(0.001, arrival.deadline - self._loop.time())
                 make = cast("Callable[[], asyncio.Protocol]", lambda: guard)
@@ -234,7 +212,7 @@ class ServedListener:
         except (OSError, TimeoutError, ProtocolViolation) as error:
             self._handshake_failed(arrival, error)
 
-    def _shaken(self, sock: socket.socket, arrival: _Arrival, task: asyncio.Task[None]) -> None:
+    def _shaken(self, sock: socket.socket, arrival: Arrival, task: asyncio.Task[None]) -> None:
         # Not in the task itself: one that is cancelled before its first step never runs.
         if not self._handshakes.pop(task).made:
             sock.close()
@@ -243,7 +221,7 @@ class ServedListener:
         if error is not None:
             self.troubles.note(HANDSHAKE, self.listener.name, error)
 
-    async def _read_proxy_header(self, sock: socket.socket, arrival: _Arrival) -> None:
+    async def _read_proxy_header(self, sock: socket.socket, arrival: Arrival) -> None:
         if self._trusted and not is_within(self._trusted, arrival.host):
             raise ProtocolViolation("the peer is not one of the trusted proxies (proxy_trusted)")
         header = b""
@@ -258,17 +236,15 @@ class ServedListener:
             arrival.proxy_host = arrival.host
             arrival.host, arrival.port = source
 
-    def _handshake_failed(self, arrival: _Arrival, error: Exception) -> None:
+    def _handshake_failed(self, arrival: Arrival, error: Exception) -> None:
         # Both loops end a TLS handshake at its deadline with an abort. Not by the clock: uvloop's
         # timers are whole milliseconds, and may be over a little before the deadline is.
         late = isinstance(error, TimeoutError | ConnectionAbortedError)
         self.handshake_failed(late)
-        _log.debug(
-            "handshake failed",
-            listener=self.listener.name,
-            peer=arrival.host,
-            error="too late" if late else str(error),
-        )
+        self._debug_failed(arrival, "too late" if late else str(error))
+
+    def _debug_failed(self, arrival: Arrival, error: str) -> None:
+        _log.debug("handshake failed", listener=self.listener.name, peer=arrival.host, error=error)
 
     # ---- making the protocol ----
 
@@ -277,7 +253,7 @@ class ServedListener:
         self.gate.handshakes_failed += 1
         self.gate.handshakes_late += late
 
-    def stuck(self, arrival: _Arrival) -> None:
+    def stuck(self, arrival: Arrival) -> None:
         """Report a peer that takes no bytes any more and is cut off."""
         self.gate.writes_stuck += 1
         _log.info(
@@ -287,7 +263,7 @@ class ServedListener:
             reason="it takes no bytes",
         )
 
-    def make(self, arrival: _Arrival, transport: asyncio.BaseTransport) -> StreamProtocol:
+    def make(self, arrival: Arrival, transport: asyncio.BaseTransport) -> StreamProtocol:
         """The protocol of a connection that stands."""
         secure = transport.get_extra_info("ssl_object")
         peer = Peer(
@@ -306,41 +282,13 @@ class ServedListener:
             self._websocket, lambda: self._factory(peer), left_s, self.handshake_failed
         )
 
-    def arrived(self, transport: asyncio.BaseTransport) -> _Arrival | None:
-        """Admit a connection that the loop accepted for us; None: it may not come in."""
-        address = transport.get_extra_info("peername")
-        return self._admitted(address) if address else None  # else the peer is gone
-
-    def _admitted(self, address: Any) -> _Arrival | None:
-        if self._closing or not self.gate.enter():
-            return None
-        arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
-        arrival.host_key = self.gate.take_host(arrival.host)
-        if arrival.host_key is None:
-            self.gate.leave()
-            return None
-        return arrival
-
-
-class _Arrival:
-    """A connection on its way in."""
-
-    __slots__ = ("deadline", "host", "host_key", "port", "proxy_host")
-
-    def __init__(self, host: str, port: int, deadline: float) -> None:
-        self.host = host
-        self.port = port
-        self.deadline = deadline
-        self.host_key: str | None = None
-        self.proxy_host: str | None = None
-
 
 class _Guard:
     """Counts one connection and steps aside: `data_received` is the protocol's own method."""
 
     __slots__ = ("_arrival", "_pace", "_served", "_transport", "_upper", "data_received", "made")
 
-    def __init__(self, served: ServedListener, arrival: _Arrival | None) -> None:
+    def __init__(self, served: ServedListener, arrival: Arrival) -> None:
         self._served = served
         self._arrival = arrival
         self._upper: StreamProtocol | None = None
@@ -350,11 +298,6 @@ class _Guard:
         self.data_received: Callable[[bytes], None] = _ignore
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        if self._arrival is None:
-            self._arrival = self._served.arrived(transport)
-            if self._arrival is None:
-                transport.abort()
-                return
         self.made = True
         self._transport = transport
         try:
@@ -400,7 +343,6 @@ class _Guard:
         self._receive_by(_ignore)
 
     def stuck(self) -> None:
-        assert self._arrival is not None
         self._served.stuck(self._arrival)
         self._transport.abort()
 
@@ -412,7 +354,6 @@ class _Guard:
         pace, self._pace = self._pace, None
         if pace is not None:
             pace.lost()
-        assert self._arrival is not None
         self._served.gate.leave(self._arrival.host_key)
         if upper is not None:
             upper.connection_lost(exc)
@@ -433,8 +374,12 @@ async def start_listener(  # noqa: PLR0913 - each is named by the caller
     handshake_timeout_s: float = 10.0,
     write_timeout_s: float = 30.0,
     backend: str = AUTO,
+    speaks_first: bool = False,
 ) -> ServedListener:
-    """Accept connections on a bound listener; `factory` makes the protocol of each."""
+    """Accept connections on a bound listener; `factory` makes the protocol of each.
+
+    It is made when the first bytes of the peer are there, or at once if the protocol speaks first.
+    """
     served = ServedListener(
         listener,
         factory,
@@ -445,8 +390,9 @@ async def start_listener(  # noqa: PLR0913 - each is named by the caller
         handshake_timeout_s=handshake_timeout_s,
         write_timeout_s=write_timeout_s,
         backend=backend,
+        speaks_first=speaks_first,
     )
-    await served.start()
+    served.start()
     return served
 
 
