@@ -62,7 +62,12 @@ async def serving(
     await hub.open()
     listener = bind("amqp", "127.0.0.1", 0)
     gate = Gate(GateLimits(), clock)
-    served = await start_listener(listener, lambda peer: Connection(hub, peer), gate)
+    served = await start_listener(
+        listener,
+        lambda peer: Connection(hub, peer),
+        gate,
+        handshake_timeout_s=config.amqp.limits.login_timeout_ms / 1000,
+    )
     try:
         yield Node(hub, listener.port)
     finally:

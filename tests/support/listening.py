@@ -141,8 +141,8 @@ class Running:
 
     def accept_now(self) -> None:
         """Accept what is in the backlog, whoever's turn it is."""
-        arrivals = self.served._arrivals
-        arrivals.accept_some(next(iter(arrivals._listening)))
+        room = self.served._room
+        room.accept_some(next(iter(room._listening)))
 
     async def stream(self, **options):
         return await asyncio.open_connection("127.0.0.1", self.port, **options)

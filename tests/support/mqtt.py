@@ -267,7 +267,12 @@ async def serving(
     await hub.open()
     gate = Gate(GateLimits(), clock)
     listener = bind("mqtt", "127.0.0.1", 0)
-    served = await start_listener(listener, lambda peer: Connection(hub, peer), gate)
+    served = await start_listener(
+        listener,
+        lambda peer: Connection(hub, peer),
+        gate,
+        handshake_timeout_s=hub.limits.connect_timeout_ms / 1000,
+    )
     node = Node(broker, hub, listener.port)
     try:
         yield node

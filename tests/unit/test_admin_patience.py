@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from onelog.admin import admission, server
+from onelog.admin import admission, door, server
 from onelog.admin.server import HttpServer
 from onelog.net import bind
 from tests.support.backups import until
@@ -157,7 +157,7 @@ async def test_refused_connections_are_bounded_too(monkeypatch):
     monkeypatch.setattr(admission, "PARTING_MAX", 5)
     monkeypatch.setattr(server, "PARTING_S", 60.0)
     async with listening() as (http, port):
-        rows = crowd(port, 6 * CONNECTIONS_MAX, b"")  # they ask for nothing, and stay
+        rows = crowd(port, 6 * CONNECTIONS_MAX, b"G")  # they ask for nothing, and stay
         await until(lambda: http.admission.refused == 2 * CONNECTIONS_MAX)
         await until(lambda: len(http.admission.parting) == 5)
         assert http.samples()[0].value == 2 * CONNECTIONS_MAX
@@ -165,9 +165,30 @@ async def test_refused_connections_are_bounded_too(monkeypatch):
             row.close()
 
 
+async def test_of_connections_that_say_nothing_the_longest_makes_room():
+    async with listening() as (http, port):
+        rows = crowd(port, 5 * CONNECTIONS_MAX, b"")
+        await until(lambda: http.admission.refused == CONNECTIONS_MAX)
+        assert http.samples()[0].value == CONNECTIONS_MAX
+        for row in rows[:CONNECTIONS_MAX]:
+            row.settimeout(5)
+            assert row.recv(12) == b"HTTP/1.1 503"
+        for row in rows:
+            row.close()
+
+
+@pytest.mark.parametrize("first", [b"\x16\x03\x01", b"\x10\x0e\x00\x04MQTT", b"\xff" * 512])
+async def test_bytes_that_are_no_http_are_answered_before_anything_is_made_for_them(first):
+    async with listening() as (http, port), AsyncExitStack() as stack:
+        reader = await opened(stack, port, first)
+        assert await status(reader) == 400
+        assert not http._server.server_state.connections
+
+
 @pytest.mark.parametrize("kind", [kind for kind in WAITING if kind != "idle"])
 async def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch, kind):
     monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(door, "REQUEST_TIMEOUT_S", 0.2)
     async with serving() as port, AsyncExitStack() as stack:
         reader = await opened(stack, port, WAITING[kind])
         with pytest.raises(ConnectionResetError):

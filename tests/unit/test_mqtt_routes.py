@@ -44,8 +44,9 @@ async def test_a_connection_that_was_never_accepted_leaves_the_routes_of_others_
         client = await node.client("c")
         await client.publish("t", "x")
         _reader, writer = await dial(node.port)
+        writer.write(b"\x10")
         await until(lambda: len(node.hub.connections) == 2)
-        writer.write(b"\x00\x00")
+        writer.write(b"\x02\x00\x00")
         await until(lambda: len(node.hub.connections) == 1)
         writer.close()
         (connection,) = node.hub.connections

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import GateLimits, ProxySettings, accepting, bind, server
+from onelog.net import GateLimits, ProxySettings, accepting, bind
 from onelog.net.proxy import SIGNATURE
 from tests.support.listening import (
     SERVED,

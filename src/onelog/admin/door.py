@@ -16,8 +16,9 @@ from typing import Final
 from onelog.admin.admission import OPEN_PER_PLACE, Admission
 from onelog.base.errors import ProtocolViolation
 from onelog.net import Listener
-from onelog.net.accepting import Arrival, Arrivals, Unserved
+from onelog.net.accepting import Arrival, WaitingRoom, Unserved
 from onelog.net.client_hello import has_hello
+from onelog.net.openings import first_bytes, http_opening, say_last
 from onelog.net.tls import Tls
 
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -49,12 +50,12 @@ class HttpDoor:
         self._loop = asyncio.get_running_loop()
         self._entering: set[asyncio.Task[None]] = set()
         waiting_max = admission.places * OPEN_PER_PLACE
-        self._arrivals = Arrivals(listener, self, waiting_max=waiting_max)
-        self._arrivals.open()
+        self._room = WaitingRoom(listener, self, waiting_max=waiting_max)
+        self._room.open()
 
     def close(self) -> None:
         """Accept no more, and close what waits. Connections that stand are left alone."""
-        self._arrivals.close()
+        self._room.close()
         for task in self._entering:
             task.cancel()
 
@@ -66,19 +67,22 @@ class HttpDoor:
             return False
         sock.setblocking(False)
         deadline = self._loop.time() + REQUEST_TIMEOUT_S
-        self._arrivals.take(Arrival(sock.fileno(), sock, address, deadline))
+        self._room.take(Arrival(sock.fileno(), sock, address, deadline))
         return True
 
     def greets(self, arrival: Arrival) -> bool:
         """Bytes of the peer are there: whether they are enough to begin."""
-        if self._tls is None:
-            return True
         assert arrival.sock is not None
         try:
-            return has_hello(arrival.sock)
+            if self._tls is not None:
+                return has_hello(arrival.sock)
+            words = http_opening(first_bytes(arrival.fd))
         except (OSError, ProtocolViolation):
-            self._arrivals.dismiss(arrival)
-            return False
+            words = b""
+        if words is not None:
+            say_last(arrival.fd, words)
+            self._room.dismiss(arrival)
+        return words is None
 
     def dismissed(self, arrival: Arrival, why: Unserved) -> None:
         """A connection ends before it was served."""

@@ -65,9 +65,9 @@ class Arrival:
         self.deadline = deadline
         self.host_key: str | None = None
         self.proxy_host: str | None = None
-        self._at: Arrivals | None = None
+        self._at: WaitingRoom | None = None
 
-    def join(self, at: Arrivals | None) -> None:
+    def join(self, at: WaitingRoom | None) -> None:
         """Wait with others of a listener."""
         self._at = at
 
@@ -88,7 +88,7 @@ class ArrivalHost(Protocol):
     """Whoever serves the connections."""
 
     def accept(self, listening: socket.socket) -> bool:
-        """Accept a connection, if one waits, and give it to `Arrivals.take`; False: there was none.
+        """Accept a connection, if one waits, and give it to `WaitingRoom.take`; False: there was none.
         Raises OSError."""
         ...
 
@@ -108,18 +108,18 @@ class ArrivalHost(Protocol):
 class _Listening:
     """A listening socket in the lobby."""
 
-    __slots__ = ("_arrivals", "sock")
+    __slots__ = ("_room", "sock")
 
-    def __init__(self, arrivals: Arrivals, sock: socket.socket) -> None:
-        self._arrivals = arrivals
+    def __init__(self, room: WaitingRoom, sock: socket.socket) -> None:
+        self._room = room
         self.sock = sock
 
     def woke(self, is_ending: bool) -> None:
         del is_ending
-        self._arrivals.accept_some(self)
+        self._room.accept_some(self)
 
 
-class Arrivals:
+class WaitingRoom:
     """The connections of one listener that nobody serves yet."""
 
     def __init__(

@@ -16,6 +16,7 @@ from onelog.base.clock import Clock
 from onelog.config.listeners import ListenerTls, ServerTls, StreamListener
 from onelog.net.gate import Gate, GateLimits
 from onelog.net.listener import Listener, bind
+from onelog.net.openings import Opening
 from onelog.net.peer import Peer, StreamProtocol
 from onelog.net.server import ProxySettings, ServedListener, start_listener
 from onelog.net.sockets import AUTO, chosen_backend
@@ -70,8 +71,10 @@ class ProtocolListeners:
         bounds: ConnectionBounds,
         alpn: Sequence[str] = (),
         backend: str = AUTO,
+        opening: Opening | None = None,
     ) -> None:
         self._clock = clock
+        self._opening = opening
         self._backend = backend
         self._alpn = tuple(alpn)
         self._write_timeout_s = bounds.write_timeout_ms / 1000
@@ -139,6 +142,7 @@ class ProtocolListeners:
                 handshake_timeout_s=handshake_timeout_s,
                 write_timeout_s=self._write_timeout_s,
                 backend=self._backend,
+                opening=self._opening,
             )
             served.troubles = troubles
             if bound.tls is not None:

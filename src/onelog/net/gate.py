@@ -45,7 +45,8 @@ class Gate:
         self.guards: tuple[Callable[[str], bool], ...] = ()
         """Asked for the address of each connection; one that says no keeps it out."""
         self.handshakes_failed = 0
-        """Connections that ended in their PROXY header, TLS handshake or WebSocket upgrade."""
+        """Connections that ended before their protocol began: without a word, or in their PROXY
+        header, TLS handshake or WebSocket upgrade."""
         self.handshakes_late = 0
         """Those among them that ended at the deadline."""
         self.writes_stuck = 0
@@ -100,7 +101,7 @@ class Gate:
         about = "Connections closed at once because of a limit."
         late = self.handshakes_late
         failed = "onelog_handshakes_failed_total"
-        ended = "Connections that ended in PROXY header, TLS handshake or WebSocket upgrade."
+        ended = "Connections that ended before their protocol began, TLS and WebSocket included."
         return (
             Sample("onelog_connections", "Connections now.", "gauge", self.open, (label,)),
             Sample(

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import select
 import selectors
-import socket
 from time import perf_counter
 from typing import Any, Final, Protocol
+
+from onelog.net.openings import first_bytes
 
 PIECE_S: Final = 0.00004
 """How long a piece goes on to begin work of one more socket. To accept a connection takes half of
@@ -155,10 +156,7 @@ class Lobby:
 
 def has_bytes(fd: int) -> bool:
     """Whether a peer that ends has sent something that is not read yet."""
-    looking = socket.socket(fileno=fd)
     try:
-        return bool(looking.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return bool(first_bytes(fd))
     except OSError:
         return False
-    finally:
-        looking.detach()

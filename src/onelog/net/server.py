@@ -28,10 +28,11 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import ProtocolViolation
 from onelog.base.networks import is_within, parse_networks
 from onelog.net import proxy as proxy_header
-from onelog.net.accepting import Arrival, Arrivals, Unserved
+from onelog.net.accepting import Arrival, WaitingRoom, Unserved
 from onelog.net.client_hello import has_hello, wait_for_hello
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
+from onelog.net.openings import Opening, first_bytes, http_opening, say_last
 from onelog.net.pace import PacedTransport
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, Via
 from onelog.net.sockets import AUTO, SharedSockets, open_sockets
@@ -70,6 +71,7 @@ class ServedListener:
         write_timeout_s: float,
         backend: str,
         speaks_first: bool,
+        opening: Opening | None,
     ) -> None:
         self.listener = listener
         self.troubles = Troubles(SystemClock())
@@ -92,7 +94,8 @@ class ServedListener:
         self._sockets: SharedSockets | None = open_sockets(backend) if is_plain else None
         # The client begins a TLS handshake, an upgrade and a PROXY header, whatever comes then.
         is_first = speaks_first and tls is None and websocket is None and proxy is None
-        self._arrivals = Arrivals(listener, self, speaks_first=is_first)
+        self._room = WaitingRoom(listener, self, speaks_first=is_first)
+        self._opening = opening or _any_opening if websocket is None else http_opening
         self._handshakes: dict[asyncio.Task[None], _Guard] = {}
         self._closing = False
         secure, frames = tls is not None, websocket is not None
@@ -100,12 +103,12 @@ class ServedListener:
 
     def start(self) -> None:
         """Begin to accept."""
-        self._arrivals.open()
+        self._room.open()
 
     def close(self) -> None:
         """Accept no more, end handshakes, leave connections alone. Idempotent."""
         self._closing = True
-        self._arrivals.close()
+        self._room.close()
         if self._sockets is not None:
             self._sockets.close()
         for task, guard in self._handshakes.items():
@@ -138,7 +141,7 @@ class ServedListener:
         deadline = self._loop.time() + self._timeout_s
         arrival = Arrival(fd, sock, address, deadline)
         if self._admits(arrival):
-            self._arrivals.take(arrival)
+            self._room.take(arrival)
         else:
             arrival.close()
         return True
@@ -155,15 +158,26 @@ class ServedListener:
 
     def greets(self, arrival: Arrival) -> bool:
         """Bytes of the peer are there: whether they are enough to begin."""
-        if self._tls is None or self._proxy is not None:
+        if self._proxy is not None:
             return True
-        assert arrival.sock is not None
         try:
-            return has_hello(arrival.sock)
+            if self._tls is not None:
+                assert arrival.sock is not None
+                return has_hello(arrival.sock)
+            words = self._opening(first_bytes(arrival.fd))
         except (OSError, ProtocolViolation) as error:
             self._debug_failed(arrival, str(error))
-            self._arrivals.dismiss(arrival)
+            self._room.dismiss(arrival)
             return False
+        if words is not None:
+            _log.info(
+                "a peer does not speak what this listener serves",
+                listener=self.listener.name,
+                peer=arrival.host,
+            )
+            say_last(arrival.fd, words)
+            self._room.dismiss(arrival)
+        return words is None
 
     def dismissed(self, arrival: Arrival, why: Unserved) -> None:
         """A connection ends before it was served."""
@@ -359,6 +373,11 @@ class _Guard:
             upper.connection_lost(exc)
 
 
+def _any_opening(first: bytes) -> bytes | None:
+    del first
+    return None
+
+
 def _ignore(data: bytes) -> None:
     del data
 
@@ -375,10 +394,12 @@ async def start_listener(  # noqa: PLR0913 - each is named by the caller
     write_timeout_s: float = 30.0,
     backend: str = AUTO,
     speaks_first: bool = False,
+    opening: Opening | None = None,
 ) -> ServedListener:
     """Accept connections on a bound listener; `factory` makes the protocol of each.
 
-    It is made when the first bytes of the peer are there, or at once if the protocol speaks first.
+    It is made when the first bytes of the peer are there and its `opening` has nothing against
+    them, or at once if the protocol speaks first.
     """
     served = ServedListener(
         listener,
@@ -391,6 +412,7 @@ async def start_listener(  # noqa: PLR0913 - each is named by the caller
         write_timeout_s=write_timeout_s,
         backend=backend,
         speaks_first=speaks_first,
+        opening=opening,
     )
     served.start()
     return served

@@ -15,6 +15,7 @@ from onelog.config import Config
 from onelog.net import Listener, ProtocolListeners, Refusing, connection_samples
 from onelog.observe import Sample
 from onelog.protocols.amqp.connection import Connection
+from onelog.protocols.amqp.frames import PROTOCOL_HEADER
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.door import Management
 from onelog.protocols.amqp.showing import AmqpDesk
@@ -30,7 +31,9 @@ class AmqpServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock, config.amqp.limits, backend=config.net.backend)
+        self._listeners = ProtocolListeners(
+            clock, config.amqp.limits, backend=config.net.backend, opening=_opening
+        )
         self._hub: Hub | None = None
         self._refusing = Refusing(self._serve)
         self.management: Management | None = None
@@ -129,3 +132,8 @@ class AmqpServer:
         )
         for name, about, value in gauges:
             yield Sample(f"onelog_amqp_{name}", about, "gauge", value)
+
+
+def _opening(first: bytes) -> bytes | None:
+    """A connection begins with a header; the answer to another one names ours (4.2.2)."""
+    return None if PROTOCOL_HEADER.startswith(first[: len(PROTOCOL_HEADER)]) else PROTOCOL_HEADER

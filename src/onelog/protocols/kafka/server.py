@@ -33,8 +33,16 @@ class KafkaServer:
         self._clock = clock
         # Measured: consumers of large batches are slower on the sockets of the kernel (ADR 36).
         backend = "loop" if config.net.backend == "auto" else config.net.backend
-        self._listeners = ProtocolListeners(clock, config.kafka.limits, backend=backend)
+        self._listeners = ProtocolListeners(
+            clock, config.kafka.limits, backend=backend, opening=self._opening
+        )
         self._hub: Hub | None = None
+
+    def _opening(self, first: bytes) -> bytes | None:
+        """A request begins with its size; a peer whose size cannot be is closed at once."""
+        size = int.from_bytes(first[:4], "big", signed=True)
+        most = self._config.kafka.limits.request_bytes
+        return None if len(first) < 4 or 0 < size <= most else b""
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:

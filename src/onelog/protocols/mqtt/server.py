@@ -31,6 +31,7 @@ from onelog.protocols.mqtt.connection import Connection
 from onelog.protocols.mqtt.delayed import DelayedSettings
 from onelog.protocols.mqtt.features import MqttFeatures, Redirect
 from onelog.protocols.mqtt.hub import Hub
+from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.shares import ShareSettings
 from onelog.protocols.mqtt.showing import MqttDesk
 from onelog.protocols.mqtt.system import SystemSettings
@@ -39,6 +40,7 @@ from onelog.security.authenticator import Authenticator
 
 NAMES = ("mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss")
 """The listeners of MQTT, as the configuration names them."""
+_CONNECT = PacketType.CONNECT << 4
 
 
 class MqttServer:
@@ -48,7 +50,7 @@ class MqttServer:
         self._config = config
         self._clock = clock
         self._listeners = ProtocolListeners(
-            clock, config.mqtt.limits, ("mqtt", "http/1.1"), config.net.backend
+            clock, config.mqtt.limits, ("mqtt", "http/1.1"), config.net.backend, _opening
         )
         self._hub: Hub | None = None
         self._failed: Hub | None = None
@@ -208,3 +210,8 @@ def _websocket(settings: StreamListener, config: Config) -> WebSocketSettings | 
         origins=words(getattr(settings, "origins", "")),
         trusts_names=proven or needs_login,
     )
+
+
+def _opening(first: bytes) -> bytes | None:
+    """A connection begins with CONNECT; whatever else comes is closed without a word."""
+    return None if first[0] == _CONNECT else b""
