@@ -16,7 +16,7 @@ from typing import Final
 from onelog.admin.admission import OPEN_PER_PLACE, Admission
 from onelog.base.errors import ProtocolViolation
 from onelog.net import Listener
-from onelog.net.accepting import Arrival, WaitingRoom, Unserved
+from onelog.net.accepting import Arrival, Unserved, WaitingRoom
 from onelog.net.client_hello import has_hello
 from onelog.net.openings import first_bytes, http_opening, say_last
 from onelog.net.tls import Tls

@@ -88,7 +88,7 @@ class ArrivalHost(Protocol):
     """Whoever serves the connections."""
 
     def accept(self, listening: socket.socket) -> bool:
-        """Accept a connection, if one waits, and give it to `WaitingRoom.take`; False: there was none.
+        """Accept a connection, if one waits, and give it to the room; False: there was none.
         Raises OSError."""
         ...
 

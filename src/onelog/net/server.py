@@ -28,7 +28,7 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import ProtocolViolation
 from onelog.base.networks import is_within, parse_networks
 from onelog.net import proxy as proxy_header
-from onelog.net.accepting import Arrival, WaitingRoom, Unserved
+from onelog.net.accepting import Arrival, Unserved, WaitingRoom
 from onelog.net.client_hello import has_hello, wait_for_hello
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
