@@ -31,6 +31,7 @@ MODULES = [
     "records",
     "columns",
     "build",
+    "rebuild",
     "keep",
     "clock",
     "file_end",

@@ -30,6 +30,7 @@ BAD_CHUNK = 20
 NOT_DENSE = 21
 SECOND_BATCH = 22
 NO_KEY = 23
+BAD_ROWS = 24
 
 REASONS = {
     SHORT_HEADER: "the header is cut short",
@@ -55,6 +56,7 @@ REASONS = {
     NOT_DENSE: "the last offset delta is not the record count less one",
     SECOND_BATCH: "bytes are left after the batch, and only one may be sent",
     NO_KEY: "the record has no key, and the log is compacted by key",
+    BAD_ROWS: "the rows do not fit the frame of the batch",
 }
 
 KINDS: dict[int, type[CorruptBatch]] = {

@@ -7,6 +7,7 @@ the floor where they get their names.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -111,6 +112,17 @@ class Columns(NamedTuple):
     values: BinaryColumn | None
     topics: BinaryColumn | None
     headers: HeaderColumn | None
+
+
+FRAME = struct.Struct("<qqqqIIiiIIHhB3x")
+"""The header of a batch that `rebuild_batches` makes: base offset, base and max timestamp, producer
+id, last delta, count, leader epoch, sequence, CRC, first row, attributes, producer epoch, place."""
+PLACE_ROWS = 0
+"""The batch is rebuilt from its rows."""
+PLACE_RAW = 1
+"""The batch is kept as it was, and no row shows it."""
+PLACE_BOTH = 2
+"""The batch is kept as it was, and rows show its records as well as they can."""
 
 
 class ProduceRequest(NamedTuple):

@@ -7,7 +7,7 @@ time.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -100,3 +100,47 @@ def arrays_of(
     if columns.headers is not None:
         found["headers"] = header_array(columns.headers, count)
     return found
+
+
+def kernel_columns(rows: pa.Table) -> Columns:
+    """Columns of a table as the kernel rebuilds batches from them; a copy only of the times."""
+    count = rows.num_rows
+    lists = _whole(rows.column("headers"))
+    pairs = lists.values
+    names, contents = (_parts(pairs.field(at)) for at in (0, 1))
+    micros = np.frombuffer(_numbers(rows.column("timestamp")), np.int64, count)
+    return Columns(
+        count,
+        _numbers(rows.column("offset")),
+        (micros // 1000).tobytes(),
+        _parts(_whole(rows.column("key"))),
+        _parts(_whole(rows.column("value"))),
+        None,
+        (_bytes(lists.offsets.buffers()[1]) or b"\0\0\0\0", *names[1:], *contents),
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """One array that begins at its buffers' first item."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
+    return array if array.offset == 0 else array.take(pa.array(range(len(array)), pa.int64()))
+
+
+def _bytes(buffer: pa.Buffer | None) -> Any:
+    """A buffer that the kernel borrows."""
+    return b"" if buffer is None else memoryview(buffer)
+
+
+def _numbers(column: pa.ChunkedArray) -> Any:
+    array = _whole(column)
+    return _bytes(array.buffers()[1])[: 8 * len(array)]
+
+
+def _parts(array: pa.Array) -> Any:
+    """Validity bits, offsets and data of a column of bytes or text."""
+    if array.offset:
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    bits, ends, data = array.buffers()
+    return _bytes(bits) if array.null_count else b"", _bytes(ends) or b"\0\0\0\0", _bytes(data)

@@ -1,7 +1,9 @@
 """A piece: record batches of one partition in an object, and the index behind them.
 
 Rules: sections lie in this order: log, postings, state, offsets, times, directory, aborted, footer.
-From offsets on they are the *index part*, which one request fetches. Every length and every CRC is
+From offsets on they are the *index part*, which one request fetches. Frames of a Parquet file have
+the same form and the magic `OLF1`: the log's sections are then what `frames.py` says, and a file
+section comes before the footer. Every length and every CRC is
 checked before it is used: damaged bytes raise ColdDamaged, whatever they are, and no memory is
 taken for a number that nobody checked. docs/formats/piece.md has it byte by byte;
 `piece_building.py` makes pieces.
@@ -24,6 +26,7 @@ from onelog.objects.rows import FOOTER_BYTES, LOG_BYTES_MAX, Row
 from onelog.record import compression
 
 MAGIC: Final = b"OLP1"
+FRAMES_MAGIC: Final = b"OLF1"
 VERSION: Final = 1
 INDEX_INTERVAL_BYTES: Final = 64 * 1024
 """A batch that begins so far behind the last one with an entry gets an entry."""
@@ -34,7 +37,7 @@ STATE_PACKED: Final = 4
 """The state is compressed with zstd."""
 POSITION_MASK: Final = 0xFFFF_FFFF
 _FLAGS: Final = TOPICS_INDEXED | EVERY_HASH | STATE_PACKED
-_FOOTER: Final = struct.Struct("<4sIHHIqqQQqq12II12s")
+_FOOTER: Final = struct.Struct("<4sIHHIqqQQqq12II3I")
 _COVERED: Final = 8
 _TIME_BYTES: Final = 16
 _I64_MAX: Final = (1 << 63) - 1
@@ -63,24 +66,35 @@ class PieceSection(NamedTuple):
     crc: int
 
 
+class FrameSizes(NamedTuple):
+    """Bytes of the sections that only frames have."""
+
+    raw_bytes: int
+    batches_bytes: int
+    file_bytes: int
+
+
 class Footer(NamedTuple):
-    """The last 128 bytes of a piece."""
+    """The last 128 bytes of a piece, or of frames."""
 
     flags: int
     records: int
     base: int
     end: int
     log_bytes: int
+    """Bytes of batches; of frames: of those that are rebuilt."""
     piece_bytes: int
     min_timestamp_ms: int
     max_timestamp_ms: int
     log_crc: int
+    """Of the batches that lie here."""
     postings: PieceSection
     state: PieceSection
     offsets: PieceSection
     times: PieceSection
     directory: PieceSection
     aborted: PieceSection
+    frames: FrameSizes | None = None
 
     @property
     def index_bytes(self) -> int:
@@ -96,8 +110,9 @@ class Footer(NamedTuple):
 def encode_footer(footer: Footer) -> bytes:
     """The bytes of a footer."""
     lengths = [number for section in footer.sections for number in section[1:]]
+    magic = MAGIC if footer.frames is None else FRAMES_MAGIC
     rest = _FOOTER.pack(
-        MAGIC,
+        magic,
         0,
         VERSION,
         footer.flags,
@@ -110,9 +125,9 @@ def encode_footer(footer: Footer) -> bytes:
         footer.max_timestamp_ms,
         *lengths,
         footer.log_crc,
-        bytes(12),
+        *(footer.frames or (0, 0, 0)),
     )[_COVERED:]
-    return MAGIC + struct.pack("<I", crc32c(rest)) + rest
+    return magic + struct.pack("<I", crc32c(rest)) + rest
 
 
 def decode_footer(data: Buffer, name: str) -> Footer:
@@ -122,28 +137,30 @@ def decode_footer(data: Buffer, name: str) -> Footer:
     magic, crc, version, flags, records, base, end, log_bytes, piece_bytes, *rest = _FOOTER.unpack(
         data
     )
-    if magic != MAGIC or crc32c(memoryview(data)[_COVERED:]) != crc:
+    if magic not in (MAGIC, FRAMES_MAGIC) or crc32c(memoryview(data)[_COVERED:]) != crc:
         raise damaged(name, "the checksum of its footer does not hold")
     if version != VERSION:
         raise ColdDamaged(
             f"the piece {name} has format {version}, this program reads {VERSION}: use the version"
             " of OneLog that wrote it"
         )
-    lowest, highest, *lengths, log_crc, zeros = rest
-    sections, position = [], log_bytes
+    lowest, highest, *lengths, log_crc, raw, batches, file = rest
+    frames = FrameSizes(raw, batches, file) if magic == FRAMES_MAGIC else None
+    sections, position = [], log_bytes if frames is None else raw + batches
     for size, section_crc in zip(lengths[::2], lengths[1::2], strict=True):
         sections.append(PieceSection(position, size, section_crc))
         position += size
     found = Footer(
-        flags, records, base, end, log_bytes, piece_bytes, lowest, highest, log_crc, *sections
-    )
+        flags, records, base, end, log_bytes, piece_bytes, lowest, highest, log_crc, *sections,
+        frames,
+    )  # fmt: skip
     if (
         flags & ~_FLAGS
-        or any(zeros)
+        or (frames is None and any((raw, batches, file)))
         or not 0 <= base < end <= base + REL_MAX + 1 <= _I64_MAX
         or log_bytes > LOG_BYTES_MAX
         or records > end - base
-        or piece_bytes != position + FOOTER_BYTES
+        or piece_bytes != position + file + FOOTER_BYTES
     ):
         raise damaged(name, "the numbers of its footer do not fit each other")
     return found

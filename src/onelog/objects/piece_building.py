@@ -7,44 +7,19 @@ the engines keep them, so no record is decoded.
 
 from __future__ import annotations
 
-import struct
-from array import array
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from onelog.base.errors import CorruptBatch, InvalidRequest
-from onelog.kernel import (
-    REL_MAX,
-    BatchInfo,
-    check_topic_chunks,
-    crc32c,
-    move_topic_entries,
-    sort_topic_entries,
-)
-from onelog.objects.piece import (
-    EVERY_HASH,
-    INDEX_INTERVAL_BYTES,
-    STATE_PACKED,
-    TOPICS_INDEXED,
-    AbortedSpan,
-    Footer,
-    PieceSection,
-    encode_footer,
-)
-from onelog.objects.postings import Buffer, Postings, encode_postings
-from onelog.objects.rows import FOOTER_BYTES, LOG_BYTES_MAX, Row
-from onelog.record import compression
-
-STATE_PLAIN_BYTES: Final = 64 * 1024
-"""A larger state is compressed."""
-_CHUNK: Final = struct.Struct("<IIII")  # magic, CRC, entries, lowest relative offset
-_PAIR_BYTES: Final = 8
+from onelog.base.errors import InvalidRequest
+from onelog.kernel import BatchInfo, crc32c
+from onelog.objects.index_building import PieceIndex
+from onelog.objects.piece import AbortedSpan, Footer
+from onelog.objects.postings import Buffer
+from onelog.objects.rows import LOG_BYTES_MAX, Row
 
 
 class BuiltPiece(NamedTuple):
-    """A piece, ready for a store."""
+    """A piece, or frames, ready for a store."""
 
     parts: list[Buffer]
     footer: Footer
@@ -55,8 +30,13 @@ class BuiltPiece(NamedTuple):
         """Bytes of all parts."""
         return self.footer.piece_bytes
 
-    def row(self, name: str, *, created_ms: int, leader_epoch: int, position: int = 0) -> Row:
-        """What a manifest says of the piece, once it lies in the object `name`."""
+    def row(
+        self, name: str, *, created_ms: int, leader_epoch: int, position: int = 0, file: str = ""
+    ) -> Row:
+        """What a manifest says of the piece, once it lies in the object `name`.
+
+        `file` is the Parquet file of frames, as its table names it.
+        """
         footer = self.footer
         return Row(
             base=footer.base,
@@ -66,13 +46,14 @@ class BuiltPiece(NamedTuple):
             min_timestamp_ms=footer.min_timestamp_ms,
             max_timestamp_ms=footer.max_timestamp_ms,
             created_ms=created_ms,
-            kind="log",
+            kind="log" if footer.frames is None else "parquet",
             object=name,
             position=position,
             piece_bytes=footer.piece_bytes,
             index_bytes=footer.index_bytes,
             index_crc=self.index_crc,
             leader_epoch=leader_epoch,
+            file=file,
         )
 
 
@@ -81,25 +62,19 @@ class PieceBuilder:
 
     def __init__(self, base: int, *, index_topics: bool) -> None:
         self._base = base
-        self._index_topics = index_topics
+        self._index = PieceIndex(base, index_topics=index_topics)
         self._parts: list[Buffer] = []
-        self._log_bytes = self._log_crc = self._records = 0
-        self._next = base
-        """The next batch begins here or behind it."""
-        self._entry_at = 0
-        """A batch at this position or behind it gets an entry."""
-        self._offsets = array("Q")
-        self._times = array("q")
-        self._lowest: int | None = None
-        self._highest = -1
-        self._pairs = bytearray()
-        self.leader_epoch = 0
-        """The epoch of the last batch."""
+        self._log_crc = 0
 
     @property
     def log_bytes(self) -> int:
         """Bytes of batches so far."""
-        return self._log_bytes
+        return self._index.log_bytes
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the last batch."""
+        return self._index.leader_epoch
 
     def add(self, data: Buffer, batches: Sequence[BatchInfo], topics: Buffer | None = None) -> None:
         """Add batches that fill `data`, as the kernel scanned them.
@@ -109,54 +84,23 @@ class PieceBuilder:
         written.
         """
         view = memoryview(data).cast("B")
-        if self._log_bytes + len(view) > LOG_BYTES_MAX:
+        if self.log_bytes + len(view) > LOG_BYTES_MAX:
             raise InvalidRequest(f"a piece holds at most {LOG_BYTES_MAX} bytes of batches")
         if sum(info.size_bytes for info in batches) != len(view):
             raise InvalidRequest(f"the batches do not fill the {len(view)} bytes they come in")
         for info in batches:
-            self._note(info)
+            self._index.note(info)
         if topics:
-            self._pairs += move_topic_entries(topics, batches[0].base_offset - self._base)
+            self._index.add_pairs(topics, batches[0].base_offset)
         self._log_crc = crc32c(view, self._log_crc)
-        self._log_bytes += len(view)
         self._parts.append(view)
-
-    def _note(self, info: BatchInfo) -> None:
-        rel = info.base_offset - self._base
-        if info.base_offset < self._next or info.last_offset - self._base > REL_MAX:
-            raise InvalidRequest(
-                f"a batch of offsets {info.base_offset} to {info.last_offset} does not fit behind"
-                f" offset {self._next} of a piece that begins at {self._base}"
-            )
-        self._next = info.last_offset + 1
-        self._records += info.count
-        self.leader_epoch = info.leader_epoch
-        self._highest = max(self._highest, info.max_timestamp_ms)
-        if info.count:
-            first = min(info.base_timestamp_ms, info.max_timestamp_ms)
-            self._lowest = first if self._lowest is None else min(self._lowest, first)
-        position = self._log_bytes + info.position
-        if position >= self._entry_at:
-            self._entry_at = position + INDEX_INTERVAL_BYTES
-            self._offsets.append(rel << 32 | position)
-            if not self._times or self._highest > self._times[-2]:
-                self._times.extend((self._highest, rel))
 
     def add_topic_chunks(self, chunks: Buffer, size: int, base: int) -> None:
         """Add the first `size` bytes of a segment's `.topics` file; `base` is the segment's base.
 
         Raises CorruptBatch when they are not whole chunks.
         """
-        if check_topic_chunks(chunks, size) != size:
-            raise CorruptBatch("a topic index is not made of whole chunks")
-        view = memoryview(chunks).cast("B")
-        position = 0
-        while position < size:
-            count = _CHUNK.unpack_from(view, position)[2]
-            position += _CHUNK.size
-            end = position + count * _PAIR_BYTES
-            self._pairs += move_topic_entries(view[position:end], base - self._base)
-            position = end
+        self._index.add_topic_chunks(chunks, size, base)
 
     def finish(
         self, end: int, *, state: bytes = b"", aborted: Iterable[AbortedSpan] = ()
@@ -165,44 +109,13 @@ class PieceBuilder:
 
         `state` is the derived state as of `end`. `aborted` are transactions with records here.
         """
-        if not max(self._next, self._base + 1) <= end <= self._base + REL_MAX + 1:
-            raise InvalidRequest(f"a piece from {self._base} cannot end at offset {end}")
-        flags = TOPICS_INDEXED if self._index_topics else 0
-        postings = Postings(b"", b"", is_full=True)
-        if self._index_topics:
-            postings = encode_postings(sort_topic_entries(self._pairs))
-        if postings.is_full:
-            flags |= EVERY_HASH
-        if len(state) > STATE_PLAIN_BYTES:
-            state = compression.deflate(compression.ZSTD, state)
-            flags |= STATE_PACKED
-        parts = [
-            postings.data,
-            state,
-            self._offsets.tobytes(),
-            self._times.tobytes(),
-            postings.directory,
-            msgspec.msgpack.encode(tuple(aborted)),
+        made = self._index.finish(end, self._log_crc, state, aborted)
+        body: list[Buffer] = [
+            *self._parts,
+            *filter(None, (made.postings, made.state)),
+            made.index,
         ]
-        sections, position = [], self._log_bytes
-        for part in parts:
-            sections.append(PieceSection(position, len(part), crc32c(part)))
-            position += len(part)
-        footer = Footer(
-            flags,
-            self._records,
-            self._base,
-            end,
-            self._log_bytes,
-            position + FOOTER_BYTES,
-            -1 if self._lowest is None else self._lowest,
-            self._highest,
-            self._log_crc,
-            *sections,
-        )
-        index = b"".join((*parts[2:], encode_footer(footer)))
-        body: list[Buffer] = [*self._parts, *filter(None, parts[:2]), index]
-        return BuiltPiece(body, footer, crc32c(index))
+        return BuiltPiece(body, made.footer, crc32c(made.index))
 
 
 def build_piece(

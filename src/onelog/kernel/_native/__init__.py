@@ -92,6 +92,7 @@ from onelog.kernel._native.queue_end import (
     QueueFeed,
     ReadyEnd,
 )
+from onelog.kernel._native.rebuild import rebuild_batches
 from onelog.kernel._native.records import (
     Slices,
     batch_topics,
@@ -225,6 +226,7 @@ __all__ = [
     "pick_records",
     "place_batches",
     "probe_ring",
+    "rebuild_batches",
     "scan_batches",
     "scan_valid",
     "select_records",

@@ -85,6 +85,7 @@ from onelog.kernel.pure.queue_end import (
     QueueFeed,
     ReadyEnd,
 )
+from onelog.kernel.pure.rebuild import rebuild_batches
 from onelog.kernel.pure.records import (
     Slices,
     batch_topics,
@@ -216,6 +217,7 @@ __all__ = [
     "pick_records",
     "place_batches",
     "probe_ring",
+    "rebuild_batches",
     "scan_batches",
     "scan_valid",
     "select_records",

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from onelog.kernel.types import BinaryColumn, Buffer, Headers, Message
 
 
-def _put(out: bytearray, data: Buffer | None) -> None:
+def put_field(out: bytearray, data: Buffer | None) -> None:
+    """Write a field with its length in front."""
     if data is None:
         out.append(1)
         return
@@ -104,18 +105,18 @@ class BatchBuilder:
             raise LimitExceeded(f"a batch holds at most {RECORDS_PER_BATCH_MAX} records")
         base = timestamp_ms if self._count == 0 else self._base_ts
         body = bytearray(b"\0") + encode_varint(timestamp_ms - base) + encode_varint(self._count)
-        _put(body, key)
-        _put(body, value)
+        put_field(body, key)
+        put_field(body, value)
         tag = self._tag_topics and topic is not None and _needs_tag(topic, key, headers)
         if len(headers) + tag > HEADERS_PER_RECORD_MAX:
             raise LimitExceeded(f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
         body += encode_varint(len(headers) + tag)
         if tag:
-            _put(body, TOPIC_HEADER)
-            _put(body, topic)
+            put_field(body, TOPIC_HEADER)
+            put_field(body, topic)
         for name, content in headers:
-            _put(body, bytes(name))
-            _put(body, content)
+            put_field(body, bytes(name))
+            put_field(body, content)
         length = encode_varint(len(body))
         if self.size_bytes + len(length) + len(body) > BATCH_BYTES_MAX:
             raise MessageTooLarge(f"a batch holds at most {BATCH_BYTES_MAX} bytes")
@@ -151,8 +152,8 @@ class BatchBuilder:
         if not 0 <= first <= end:
             raise InvalidRequest(f"rows {first} to {end} are no rows of a column")
         rows = range(first, end)
-        keyed = [None] * len(rows) if keys is None else _items(keys, rows)
-        found = zip(keyed, _items(values, rows), strict=True)
+        keyed = [None] * len(rows) if keys is None else items_of(keys, rows)
+        found = zip(keyed, items_of(values, rows), strict=True)
         self.extend([(None, key, value, (), timestamp_ms) for key, value in found])
 
     def topics(self) -> bytes:
@@ -184,7 +185,7 @@ class BatchBuilder:
         return batch
 
 
-def _items(column: BinaryColumn, rows: range) -> list[bytes | None]:
+def items_of(column: BinaryColumn, rows: range) -> list[bytes | None]:
     """The items of some rows."""
     bits, ends, data = (memoryview(part).cast("B") for part in column)
     if len(bits) and len(bits) < (rows.stop + 7) // 8:

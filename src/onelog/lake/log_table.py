@@ -1,0 +1,71 @@
+"""The table of a stream's history: its columns, and how its files are written.
+
+Rules: a file holds records of one partition, offsets ascending. Columns have the names of Spark's
+Kafka source. Statistics are for `topic`, `partition`, `offset` and `timestamp` only: those of keys
+and values would make footers large. A row group is what one cold read fetches, so it is small.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onelog.lake.arrow import HEADERS, TIMESTAMP
+
+GROUP_BYTES: Final = 4 << 20
+"""Bytes of batches in a row group."""
+GROUP_ROWS: Final = 65_536
+LOG_COLUMNS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+REBUILT_FROM: Final = ("offset", "timestamp", "key", "value", "headers")
+"""The columns that batches are rebuilt from."""
+WITH_BOUNDS: Final = ("topic", "partition", "offset", "timestamp")
+_ENCODED: Final = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+_REPEATING: Final = (
+    "topic", "partition", "timestamp_type", "key", "headers.list.element.key",
+)  # fmt: skip
+
+
+def log_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer of one file; each table that is written to it becomes a row group."""
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=list(_REPEATING),
+        column_encoding=_ENCODED,
+        write_statistics=list(WITH_BOUNDS),
+        store_schema=False,
+    )
+
+
+def group_places(footer: pq.FileMetaData) -> list[tuple[int, int]]:
+    """Where each row group begins in the file, and its bytes."""
+    found = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        columns = [group.column(at) for at in range(group.num_columns)]
+        starts = [
+            one.data_page_offset
+            if one.dictionary_page_offset is None
+            else min(one.dictionary_page_offset, one.data_page_offset)
+            for one in columns
+        ]
+        ends = [
+            start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)
+        ]
+        found.append((min(starts), max(ends) - min(starts)))
+    return found
