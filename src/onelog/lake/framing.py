@@ -80,7 +80,7 @@ class _Batch(NamedTuple):
     """Its records, if they were compressed."""
 
 
-class AbortedRanges:
+class AbortedBatches:
     """Which batches belong to aborted transactions."""
 
     def __init__(self, spans: Iterable[AbortedSpan]) -> None:
@@ -115,7 +115,7 @@ class Framing:
         self._maker = maker
         self._index_topics = index_topics
         self._aborted = tuple(aborted)
-        self._ranges = AbortedRanges(aborted)
+        self._ranges = AbortedBatches(aborted)
         self._builder = FramesBuilder(base, index_topics=index_topics)
         self._writer = log_writer(str(path), maker.schema)
         self._waiting: list[_Batch] = []

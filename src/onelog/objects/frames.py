@@ -33,7 +33,7 @@ _CRC: Final = struct.Struct("<I")
 assert sum(array(code).itemsize for code in _CODES) == _BATCH_BYTES
 
 
-class Frame(NamedTuple):
+class BatchFrame(NamedTuple):
     """The header of a batch, and where its records are."""
 
     base: int
@@ -100,15 +100,15 @@ class FrameTable:
 
     __slots__ = ("_arrays",)
 
-    def __init__(self, frames: Sequence[Frame] = ()) -> None:
+    def __init__(self, frames: Sequence[BatchFrame] = ()) -> None:
         columns = zip(*frames, strict=True) if frames else ((),) * len(_CODES)
         self._arrays = [array(code, part) for code, part in zip(_CODES, columns, strict=True)]
 
     def __len__(self) -> int:
         return len(self._arrays[0])
 
-    def __getitem__(self, number: int) -> Frame:
-        return Frame(*(part[number] for part in self._arrays))
+    def __getitem__(self, number: int) -> BatchFrame:
+        return BatchFrame(*(part[number] for part in self._arrays))
 
     def number_at(self, offset: int) -> int:
         """The last batch that begins at or before `offset`, or 0."""

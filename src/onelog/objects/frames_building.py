@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from onelog.base.errors import InvalidRequest
 from onelog.kernel import PLACE_ROWS, BatchInfo, crc32c
-from onelog.objects.frames import Frame, FramedFile, FrameTable, RowGroup, encode_file
+from onelog.objects.frames import BatchFrame, FramedFile, FrameTable, RowGroup, encode_file
 from onelog.objects.index_building import PieceIndex
 from onelog.objects.piece import AbortedSpan, FrameSizes
 from onelog.objects.piece_building import BuiltPiece
@@ -23,7 +23,7 @@ class FramesBuilder:
 
     def __init__(self, base: int, *, index_topics: bool) -> None:
         self._index = PieceIndex(base, index_topics=index_topics)
-        self._frames: list[Frame] = []
+        self._frames: list[BatchFrame] = []
         self._raw: list[Buffer] = []
         self._raw_bytes = self._raw_crc = 0
         self._rows = 0
@@ -47,12 +47,12 @@ class FramesBuilder:
         """The epoch of the last batch."""
         return self._index.leader_epoch
 
-    def add(self, info: BatchInfo, crc: int, place: int, raw: Buffer | None = None) -> Frame:
+    def add(self, info: BatchInfo, crc: int, place: int, raw: Buffer | None = None) -> BatchFrame:
         """The next batch as it will be read; `raw` are its bytes unless it is rebuilt from rows."""
         if self.log_bytes + info.size_bytes > LOG_BYTES_MAX:
             raise InvalidRequest(f"a piece holds at most {LOG_BYTES_MAX} bytes of batches")
         assert (raw is None) == (place == PLACE_ROWS)
-        frame = Frame(
+        frame = BatchFrame(
             info.base_offset,
             info.last_offset - info.base_offset,
             info.count,
