@@ -28,6 +28,7 @@ from onelog.lake.options import TableOptions
 from onelog.lake.partitions import PartitionField
 from onelog.lake.tables import (
     LakeTable,
+    LogPart,
     TableChange,
     TableFile,
     check_columns,
@@ -83,6 +84,7 @@ def _create(options: TableOptions, schema: pa.Schema, where: dict[str, str] | No
         Schema.from_arrow(pa.schema([one.remove_metadata() for one in schema])),
         mode="ignore",
         partition_by=[part.source for part in options.partitions],
+        configuration=dict(options.properties),
         storage_options=where,
     )
 
@@ -135,9 +137,16 @@ class DeltaLake(LakeTable):
         """The version of the query's application transaction."""
         return self._table.transaction_version(query)
 
+    def end_of(self, part: LogPart) -> int | None:
+        """The version of the partition's application transaction."""
+        return self._table.transaction_version(_application(part))
+
     def commit(self, change: TableChange) -> None:
-        """One version and the mark, in one step."""
+        """One version and the marks, in one step."""
         now = int(time.time() * 1000)
+        marks = {_application(part): end for part, end in change.ends.items()}
+        if change.query:
+            marks[change.query] = change.batch
         names = [part.source for part in self.layout.partitions]
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -161,7 +170,7 @@ class DeltaLake(LakeTable):
                 self._table.schema(),
                 names,
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(change.query, change.batch, now)],
+                    app_transactions=[Transaction(one, at, now) for one, at in marks.items()],
                     max_commit_retries=0,
                 ),
             )
@@ -206,6 +215,10 @@ class DeltaLake(LakeTable):
         return FileRows(self._options.storage, path, size, self.wanted(columns), partition=values)
 
 
+def _application(part: LogPart) -> str:
+    return f"onelog-tier-{part.stream_id}-{part.partition}"
+
+
 def _bounds(action: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The least and the greatest value of each column that a file's entry tells them of."""
     return {
@@ -242,14 +255,24 @@ def statistics(file: WrittenFile) -> str:
             continue
         nulls[name] = sum(one.null_count for one in found)
         if all(one.has_min_max and _told(one.min) and _told(one.max) for one in found):
-            least[name] = min(one.min for one in found)
-            most[name] = max(one.max for one in found)
+            least[name] = _in_json(min(one.min for one in found))
+            most[name] = _in_json(max(one.max for one in found))
     told = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
     return json.dumps(told)
 
 
 def _told(value: object) -> bool:
-    """Whether a bound is exact in JSON: numbers that are one, and short texts."""
+    """Whether a bound can be told in JSON: numbers that are one, short texts, and times."""
     if isinstance(value, str):
         return len(value) <= STATISTIC_CHARS
+    if isinstance(value, datetime.datetime):
+        return value.tzinfo is not None
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _in_json(value: Any) -> Any:
+    """A bound as Delta writes it: times are cut to milliseconds, as readers know."""
+    if isinstance(value, datetime.datetime):
+        text = value.astimezone(datetime.UTC).isoformat(timespec="milliseconds")
+        return text.replace("+00:00", "Z")
+    return value

@@ -135,7 +135,7 @@ class Framing:
             if self._waiting_bytes >= GROUP_BYTES or self._waiting_rows >= GROUP_ROWS:
                 self._write_group()
 
-    def finish(self, end: int, path: str, *, state: bytes = b"") -> FramedRows:
+    def finish(self, end: int, path: str, *, created_ms: int = 0, state: bytes = b"") -> FramedRows:
         """The file, proved; it will lie at `path` for its table. Raises ColdDamaged."""
         self._write_group()
         self._writer.close()
@@ -147,6 +147,7 @@ class Framing:
             path=path,
             file_bytes=size,
             footer_position=size - 8 - footer.serialized_size,
+            created_ms=created_ms,
             state=state,
             aborted=self._aborted,
         )

@@ -56,6 +56,7 @@ from onelog.lake.storage import Storage
 from onelog.lake.tables import (
     JOB,
     LakeTable,
+    LogPart,
     TableChange,
     TableFile,
     check_columns,
@@ -65,6 +66,8 @@ from onelog.lake.tables import (
 from onelog.lake.writing import FileLayout, FileWriter, WrittenFile
 
 MARK = "onelog.mark."
+END = "onelog.tier."
+"""Before the stream and the partition of a log whose history the table is."""
 MARKS_MAX = 10_000
 """Queries that may have written to one table; the mark of each stays as long as the table."""
 JOB_MARKS_MAX = 64
@@ -142,7 +145,11 @@ def _create(
     try:
         # Ids of the rows' own columns are for matching; a new table numbers its columns itself.
         bare = pa.schema([one.remove_metadata() for one in schema])
-        with catalog.create_table_transaction(name, bare) as made, made.update_spec() as spec:
+        properties = dict(options.properties)
+        with (
+            catalog.create_table_transaction(name, bare, properties=properties) as made,
+            made.update_spec() as spec,
+        ):
             for part in options.partitions:
                 spec.add_field(part.source, parse_transform(part.transform), part.name)
     except (TableAlreadyExistsError, CommitFailedException):
@@ -244,8 +251,13 @@ class IcebergTable(LakeTable):
         found = self._table.properties.get(MARK + query)
         return None if found is None else int(found.partition("@")[0])
 
+    def end_of(self, part: LogPart) -> int | None:
+        """The offset that the table's property names."""
+        found = self._table.properties.get(_end_name(part))
+        return None if found is None else int(found)
+
     def commit(self, change: TableChange) -> None:
-        """One snapshot and the mark, in one step."""
+        """One snapshot and the marks, in one step."""
         removed = self.files() if change.replaces_all else change.removed
         added = self._under_this_spec(change.added)
         try:
@@ -295,13 +307,16 @@ class IcebergTable(LakeTable):
         return FileRows(self.storage, file.path, size, self.wanted(columns), by_id=True)
 
     def _marks(self, change: TableChange) -> dict[str, str]:
-        return {MARK + change.query: f"{change.batch}@{int(time.time() * 1000)}"}
+        marks = {_end_name(part): str(end) for part, end in change.ends.items()}
+        if change.query:
+            marks[MARK + change.query] = f"{change.batch}@{int(time.time() * 1000)}"
+        return marks
 
     def _stale_marks(self, query: str) -> list[str]:
         """The marks that go with a commit: of the oldest single writes. Raises InvalidRequest."""
         marks = {k: v for k, v in self._table.properties.items() if k.startswith(MARK)}
         jobs = [name for name in marks if name.startswith(MARK + JOB) and name != MARK + query]
-        is_new = MARK + query not in marks and not query.startswith(JOB)
+        is_new = bool(query) and MARK + query not in marks and not query.startswith(JOB)
         if is_new and len(marks) - len(jobs) >= MARKS_MAX:
             # A mark that went would let a query that comes back write its last batch again.
             raise InvalidRequest(
@@ -347,6 +362,10 @@ class IcebergTable(LakeTable):
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+
+
+def _end_name(part: LogPart) -> str:
+    return f"{END}{part.stream_id}.{part.partition}"
 
 
 def _partition(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> Record:

@@ -97,6 +97,8 @@ class TableOptions:
     compression: str = "zstd"
     file_bytes: int = 512 << 20
     written_as: tuple[str, int] | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of a table that is made."""
 
     @property
     def place(self) -> str:

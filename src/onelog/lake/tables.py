@@ -8,9 +8,9 @@ library merges commits by itself, because the mark must be checked first.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -32,6 +32,13 @@ class TableFile:
     """The facts that the format needs to read or to remove the file."""
 
 
+class LogPart(NamedTuple):
+    """A partition of a stream whose history is in a table."""
+
+    stream_id: str
+    partition: int
+
+
 COMMIT_ATTEMPTS = 10
 """How often a writer that loses a race loads the table again and decides anew."""
 JOB = "job-"
@@ -43,10 +50,13 @@ class TableChange:
     """The changes of one commit."""
 
     query: str
+    """Empty: no query writes it, and only `ends` are its marks."""
     batch: int
     added: Sequence[WrittenFile]
     removed: Sequence[TableFile] = field(default=())
     replaces_all: bool = False
+    ends: Mapping[LogPart, int] = field(default_factory=dict)
+    """How far each partition of a stream's log goes in the table after this commit."""
 
 
 class LakeTable(ABC):
@@ -60,6 +70,11 @@ class LakeTable(ABC):
     @abstractmethod
     def mark(self, query: str) -> int | None:
         """The last batch of a query that the table holds."""
+
+    def end_of(self, part: LogPart) -> int | None:
+        """How far a partition of a stream goes in the table; None: it has no records there."""
+        del part
+        return None
 
     @abstractmethod
     def commit(self, change: TableChange) -> None:

@@ -19,7 +19,7 @@ from onelog.lake.delta import DeltaLake
 from onelog.lake.formats import open_table
 from onelog.lake.iceberg import IcebergTable
 from onelog.lake.options import TableOptions
-from onelog.lake.tables import COMMIT_ATTEMPTS, TableChange
+from onelog.lake.tables import COMMIT_ATTEMPTS, LakeTable, TableChange
 from onelog.lake.writing import FileWriter
 
 SMALL_BYTES = 64 << 20
@@ -114,8 +114,13 @@ def _sweep_iceberg(options: TableOptions, snapshot_age: timedelta, orphan_age: t
     now = datetime.now(UTC)
     with contextlib.suppress(Conflict):  # the next time will do
         table.expire(now - snapshot_age)
-    table = open_table(options)
+    return sweep_iceberg(open_table(options), orphan_age)
+
+
+def sweep_iceberg(table: LakeTable, orphan_age: timedelta) -> int:
+    """Delete files that no snapshot of an Iceberg table names. Returns how many."""
     assert isinstance(table, IcebergTable)
+    now = datetime.now(UTC)
     location = table.inner.location()
     files, root = table.storage.open(location)
     named = {table.storage.open(path)[1] for path in _named(table)}

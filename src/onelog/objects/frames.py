@@ -84,6 +84,8 @@ class FramedFile(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
     footer_position: int
     rows: int
+    created_ms: int
+    """When the oldest segment in it was created."""
     groups: tuple[RowGroup, ...]
 
     def group_at(self, batch: int) -> int:
@@ -116,7 +118,7 @@ class FrameTable:
 
     def base(self, number: int) -> int:
         """The first offset of a batch."""
-        return self._arrays[0][number]
+        return int(self._arrays[0][number])
 
     def packed(self, first: int, last: int) -> bytes:
         """The frames from `first` to before `last`, as the kernel rebuilds batches from them."""

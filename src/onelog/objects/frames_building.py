@@ -115,7 +115,7 @@ class FramesBuilder:
 
     def written(self) -> tuple[FrameTable, FramedFile, memoryview]:
         """What was gathered, as a reader would find it: the frames, the groups, the raw batches."""
-        file = FramedFile("", 0, 0, self._rows, tuple(self._groups))
+        file = FramedFile("", 0, 0, self._rows, 0, tuple(self._groups))
         return FrameTable(self._frames), file, memoryview(b"".join(self._raw))
 
     def finish(
@@ -125,6 +125,7 @@ class FramesBuilder:
         path: str,
         file_bytes: int,
         footer_position: int,
+        created_ms: int,
         state: bytes = b"",
         aborted: Iterable[AbortedSpan] = (),
     ) -> BuiltPiece:
@@ -132,7 +133,9 @@ class FramesBuilder:
         assert self._began[0] == len(self._frames), "the last group was not ended"
         table = FrameTable(self._frames).encode()
         file = encode_file(
-            FramedFile(path, file_bytes, footer_position, self._rows, tuple(self._groups))
+            FramedFile(
+                path, file_bytes, footer_position, self._rows, created_ms, tuple(self._groups)
+            )
         )
         sizes = FrameSizes(self._raw_bytes, len(table), len(file))
         made = self._index.finish(end, self._raw_crc, state, aborted, sizes, file)
@@ -140,6 +143,6 @@ class FramesBuilder:
             *self._raw,
             table,
             *filter(None, (made.postings, made.state)),
-            made.index,
+            made.tail,
         ]
-        return BuiltPiece(body, made.footer, crc32c(made.index))
+        return BuiltPiece(body, made.footer, crc32c(made.tail))

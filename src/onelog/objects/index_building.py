@@ -49,7 +49,7 @@ class FinishedIndex(NamedTuple):
 
     postings: bytes
     state: bytes
-    index: bytes
+    tail: bytes
     """The index part."""
     footer: Footer
 
@@ -167,7 +167,6 @@ class PieceIndex:
             self._highest,
             log_crc,
             *sections,
-            frames,
-        )
+        )._replace(frames=frames)
         index = b"".join((*parts[2:], file, encode_footer(footer)))
         return FinishedIndex(postings.data, state, index, footer)

@@ -151,9 +151,8 @@ def decode_footer(data: Buffer, name: str) -> Footer:
         sections.append(PieceSection(position, size, section_crc))
         position += size
     found = Footer(
-        flags, records, base, end, log_bytes, piece_bytes, lowest, highest, log_crc, *sections,
-        frames,
-    )  # fmt: skip
+        flags, records, base, end, log_bytes, piece_bytes, lowest, highest, log_crc, *sections
+    )._replace(frames=frames)
     if (
         flags & ~_FLAGS
         or (frames is None and any((raw, batches, file)))

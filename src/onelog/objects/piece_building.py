@@ -113,9 +113,9 @@ class PieceBuilder:
         body: list[Buffer] = [
             *self._parts,
             *filter(None, (made.postings, made.state)),
-            made.index,
+            made.tail,
         ]
-        return BuiltPiece(body, made.footer, crc32c(made.index))
+        return BuiltPiece(body, made.footer, crc32c(made.tail))
 
 
 def build_piece(

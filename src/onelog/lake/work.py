@@ -1,0 +1,263 @@
+"""What the lake process does for each kind of job.
+
+Rules: a job may be asked for again, whatever became of the first try. A file is proved before it
+has a name in a table. Files on the way lie in one folder, which is emptied at the start. Commits to
+tables are made one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onelog.base import faults
+from onelog.base.errors import ColdDamaged, NotFound
+from onelog.kernel import BatchInfo, scan_batches, scan_valid
+from onelog.lake.framing import FramedRows, Framing
+from onelog.lake.jobs import (
+    Answer,
+    BringJob,
+    CommitJob,
+    ConvertJob,
+    JoinJob,
+    LakeSettings,
+    PingJob,
+    RecoverJob,
+    TablePlace,
+    UpkeepJob,
+)
+from onelog.lake.log_rows import RowMaker
+from onelog.lake.log_tables import LogTable, storage_of
+from onelog.lake.log_upkeep import keep_up_log
+from onelog.lake.placing import put_file
+from onelog.lake.rebuilding import Rebuilding, row_of_frames
+from onelog.lake.tables import LogPart
+from onelog.objects import names
+from onelog.objects.piece import AbortedSpan, decode_state
+from onelog.objects.rows import Row
+from onelog.objects.store import StoreSettings, open_store
+
+
+class LakeWork:
+    """Does jobs. Any thread may call it."""
+
+    def __init__(self, settings: LakeSettings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._store = open_store(
+            StoreSettings(
+                url=settings.url,
+                options=dict(settings.options),
+                deadline_ms=settings.deadline_ms,
+            )
+        )
+        self._storage = storage_of(settings.url, settings.options)
+        self._rebuilding = Rebuilding(self._store, self._storage)
+        self._committing = threading.Lock()
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn a refusal of the store into one line."""
+        with self._storage.explained(self._settings.url):
+            yield
+
+    def ping(self, job: PingJob) -> Answer:
+        """Say that the process lives."""
+        del job
+        return Answer(0, "", "")
+
+    def _table(self, place: TablePlace) -> LogTable:
+        return LogTable(place, self._storage)
+
+    # -- into the table
+
+    def convert(self, job: ConvertJob) -> Answer:
+        """Segments become a file and frames, both in place."""
+        log = self._table(job.place)
+        with self._temporary() as path:
+            framing = self._framing(log, path, job, job.aborted)
+            try:
+                for batches, view in _batches(job):
+                    framing.add(view, batches)
+                target = self._target(log, job.partition, job.base, job.end)
+                made = framing.finish(job.end, target, created_ms=job.created_ms, state=job.state)
+            except BaseException:
+                framing.discard()
+                raise
+            return Answer(0, "", "", (self._put(job, path, target, made, job.created_ms),))
+
+    def _framing(
+        self, log: LogTable, path: Path, job: ConvertJob | JoinJob, aborted: Sequence[AbortedSpan]
+    ) -> Framing:
+        with self._committing:
+            table = log.open(make=True)
+        maker = RowMaker(table.layout.schema, job.partition, topic=job.topic, typed=log.typed)
+        base = job.base if isinstance(job, ConvertJob) else job.rows[0].base
+        return Framing(base, path, maker, index_topics=job.index_topics, aborted=aborted)
+
+    def _target(self, log: LogTable, partition: int, base: int, end: int) -> str:
+        directory = log.open().layout.directory.rstrip("/")
+        return f"{directory}/{partition}-{base:020}-{end:020}-{names.new_tag()}.parquet"
+
+    def _put(
+        self, job: ConvertJob | JoinJob, path: Path, target: str, made: FramedRows, created_ms: int
+    ) -> Row:
+        faults.hit("lake.file")
+        footer = made.frames.footer
+        put_file(self._storage, path, target)
+        name = names.frames(job.stream_id, job.partition, footer.base, footer.end, names.new_tag())
+        self._store.put(name, made.frames.parts)
+        return made.frames.row(
+            name, created_ms=created_ms, leader_epoch=made.leader_epoch, file=target
+        )
+
+    @contextlib.contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        path = self._folder / f"{names.new_tag()}.parquet"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def commit(self, job: CommitJob) -> Answer:
+        """Files become part of the table."""
+        with self._committing:
+            log = self._table(job.place)
+            log.add(job.stream_id, job.added, job.ends, job.known)
+            return Answer(0, "", log.snapshot(log.open()))
+
+    def recover(self, job: RecoverJob) -> Answer:
+        """Rows that the table has behind the manifest's end, and the table's mark."""
+        log = self._table(job.place)
+        with self._committing:
+            table = log.open(make=True)
+        mark = table.end_of(LogPart(job.stream_id, job.partition))
+        rows: list[Row] = []
+        if mark is not None and mark > job.end:
+            there = log.files(table)
+            end = job.end
+            found = sorted(self._named(job.stream_id, job.partition, job.end, mark))
+            for _base, _end, name in found:
+                with contextlib.suppress(NotFound):
+                    row = row_of_frames(self._store, name)
+                    if row.base >= end and row.file in there:
+                        rows.append(row)
+                        end = row.end
+            if end != mark:
+                raise ColdDamaged(
+                    f"the table {job.place.table} has partition {job.partition} of stream"
+                    f" {job.stream_id} up to offset {mark}, but the store has frames only up to"
+                    f" {end}: restore the objects below"
+                    f" {names.frames_of(job.stream_id, job.partition)} from a copy of the bucket"
+                )
+        return Answer(0, "", "", tuple(rows), (-1 if mark is None else mark,))
+
+    def _named(
+        self, stream_id: str, partition: int, start: int, end: int
+    ) -> Iterator[tuple[int, int, str]]:
+        for found in self._store.list(names.frames_of(stream_id, partition)):
+            name = names.parse_ranged(found.name)
+            if name is not None and name.base >= start and name.end <= end:
+                yield name.base, name.end, found.name
+
+    # -- out of the table
+
+    def bring(self, job: BringJob) -> Answer:
+        """Batches go into a file."""
+        try:
+            return self._bring(job)
+        except (ColdDamaged, NotFound):
+            self._rebuilding.forget(job.row)
+            raise
+
+    def _bring(self, job: BringJob) -> Answer:
+        run = self._rebuilding.run(job.row, job.offset, job.size_bytes)
+        size = 0
+        with Path(job.path).open("wb") as out:
+            for part in run.parts:
+                out.write(part)
+                size += len(part)
+        return Answer(0, "", "", (), (run.first, run.end, size))
+
+    # -- upkeep
+
+    def join(self, job: JoinJob) -> Answer:
+        """Neighbouring files become one."""
+        log = self._table(job.place)
+        rows = job.rows
+        opened = [self._rebuilding.opened(row) for row in rows]
+        aborted = sorted({span for one in opened for span in one.index.aborted}, key=_first)
+        state_part = opened[-1].index.footer.state
+        state = decode_state(
+            self._store.get_range(
+                rows[-1].object, rows[-1].position + state_part.position, state_part.size_bytes
+            ),
+            opened[-1].index.footer,
+            rows[-1].object,
+        )
+        created_ms = min(row.created_ms for row in rows)
+        with self._temporary() as path:
+            framing = self._framing(log, path, job, aborted)
+            try:
+                for row in rows:
+                    run = self._rebuilding.run(row, row.base, row.log_bytes)
+                    for part in run.parts:
+                        framing.add(memoryview(part), scan_batches(part))
+                target = self._target(log, job.partition, rows[0].base, rows[-1].end)
+                made = framing.finish(rows[-1].end, target, created_ms=created_ms, state=state)
+            except BaseException:
+                framing.discard()
+                raise
+            joined = self._put(job, path, target, made, created_ms)
+        with self._committing:
+            table = log.open()
+            there = log.files(table)
+            removed = [there[row.file] for row in rows if row.file in there]
+            if len(removed) != len(rows) or not log.replace(table, [joined.file], removed):
+                self._store.delete([joined.object])
+                return Answer(0, "", "")
+        return Answer(0, "", "", (joined,))
+
+    def upkeep(self, job: UpkeepJob) -> Answer:
+        """What retention took leaves the table; old snapshots and unnamed files go."""
+        with self._committing:
+            removed, deleted = keep_up_log(self._table(job.place), job)
+        return Answer(0, "", "", (), (removed, deleted))
+
+
+def _first(span: AbortedSpan) -> tuple[int, int]:
+    return span.first, span.producer_id
+
+
+def _batches(job: ConvertJob) -> Iterator[tuple[list[BatchInfo], memoryview]]:
+    """The batches of the segments between the job's base and end."""
+    for name, size in job.files:
+        if not Path(name).exists():
+            raise NotFound(f"the segment {name} is gone: it was trimmed meanwhile")
+        if not size:
+            continue
+        with Path(name).open("rb") as file:
+            if os.fstat(file.fileno()).st_size < size:
+                raise ColdDamaged(f"the segment {name} has less than {size} bytes")
+            view = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        batches, stop, why = scan_valid(view, 0, True, -1)
+        if stop != size:
+            raise ColdDamaged(
+                f"the segment {name} is damaged at byte {stop} ({why}); restore the file from a"
+                " replica or a backup"
+            )
+        yield (
+            [
+                info
+                for info in batches
+                if info.last_offset >= job.base and info.base_offset < job.end
+            ],
+            view,
+        )
