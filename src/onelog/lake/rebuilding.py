@@ -20,6 +20,7 @@ from onelog.lake.framing import rebuild_group
 from onelog.lake.storage import Storage
 from onelog.objects.frames import FramedFile, FrameTable, decode_file
 from onelog.objects.piece import IndexPart, decode_footer
+from onelog.objects.postings import Buffer
 from onelog.objects.rows import FOOTER_BYTES, Row
 from onelog.objects.store import ObjectStore
 
@@ -30,7 +31,7 @@ OPENED_MAX: Final = 64
 class OpenedFrames(NamedTuple):
     """Frames that were read and checked."""
 
-    index: IndexPart
+    part: IndexPart
     table: FrameTable
     file: FramedFile
     footer: pq.FileMetaData | None
@@ -148,7 +149,7 @@ class Rebuilding:
             raise self._told(found.file, error) from error
 
 
-def read_index(store: ObjectStore, row: Row) -> tuple[bytes, IndexPart]:
+def read_index(store: ObjectStore, row: Row) -> tuple[Buffer, IndexPart]:
     """The index part of a row's frames, checked."""
     start = row.position + row.piece_bytes - row.index_bytes
     data = store.get_range(row.object, start, row.index_bytes)

@@ -193,13 +193,13 @@ class LakeWork:
         log = self._table(job.place)
         rows = job.rows
         opened = [self._rebuilding.opened(row) for row in rows]
-        aborted = sorted({span for one in opened for span in one.index.aborted}, key=_first)
-        state_part = opened[-1].index.footer.state
+        aborted = sorted({span for one in opened for span in one.part.aborted}, key=_first)
+        state_part = opened[-1].part.footer.state
         state = decode_state(
             self._store.get_range(
                 rows[-1].object, rows[-1].position + state_part.position, state_part.size_bytes
             ),
-            opened[-1].index.footer,
+            opened[-1].part.footer,
             rows[-1].object,
         )
         created_ms = min(row.created_ms for row in rows)

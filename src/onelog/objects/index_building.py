@@ -166,7 +166,8 @@ class PieceIndex:
             -1 if self._lowest is None else self._lowest,
             self._highest,
             log_crc,
+            frames,
             *sections,
-        )._replace(frames=frames)
+        )
         index = b"".join((*parts[2:], file, encode_footer(footer)))
         return FinishedIndex(postings.data, state, index, footer)

@@ -88,13 +88,14 @@ class Footer(NamedTuple):
     max_timestamp_ms: int
     log_crc: int
     """Of the batches that lie here."""
+    frames: FrameSizes | None
+    """None: it is a piece."""
     postings: PieceSection
     state: PieceSection
     offsets: PieceSection
     times: PieceSection
     directory: PieceSection
     aborted: PieceSection
-    frames: FrameSizes | None = None
 
     @property
     def index_bytes(self) -> int:
@@ -151,8 +152,9 @@ def decode_footer(data: Buffer, name: str) -> Footer:
         sections.append(PieceSection(position, size, section_crc))
         position += size
     found = Footer(
-        flags, records, base, end, log_bytes, piece_bytes, lowest, highest, log_crc, *sections
-    )._replace(frames=frames)
+        flags, records, base, end, log_bytes, piece_bytes, lowest, highest, log_crc, frames,
+        *sections,
+    )  # fmt: skip
     if (
         flags & ~_FLAGS
         or (frames is None and any((raw, batches, file)))
