@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from onelog.kernel import scan_batches
-from onelog.lake.helper import LakeProcess
 from onelog.lake.jobs import (
     AddedFile,
     BringJob,
@@ -15,6 +14,7 @@ from onelog.lake.jobs import (
     RecoverJob,
     TablePlace,
 )
+from onelog.lake.process_link import LakeProcess
 from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
 

@@ -14,8 +14,8 @@ from pyiceberg.catalog import load_catalog
 
 from onelog.base.errors import ColdDamaged, Conflict, NotFound
 from onelog.kernel import scan_batches
-from onelog.lake.helper import LakeLost
 from onelog.lake.jobs import JoinJob, PingJob, UpkeepJob
+from onelog.lake.process_link import LakeLost
 from onelog.objects.piece import AbortedSpan
 from onelog.record.batch import build_batch
 from tests.batches import make_batch

@@ -262,7 +262,7 @@ def statistics(file: WrittenFile) -> str:
 
 
 def _told(value: object) -> bool:
-    """Whether a bound can be told in JSON: numbers that are one, short texts, and times."""
+    """Whether JSON has a form for a bound: numbers that are one, short texts, and times."""
     if isinstance(value, str):
         return len(value) <= STATISTIC_CHARS
     if isinstance(value, datetime.datetime):

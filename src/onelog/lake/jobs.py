@@ -135,7 +135,7 @@ class UpkeepJob(Job, frozen=True, kw_only=True):
 
 
 class PingJob(Job, frozen=True, kw_only=True):
-    """Answer."""
+    """LakeAnswer."""
 
 
 AnyJob = ConvertJob | CommitJob | RecoverJob | BringJob | JoinJob | UpkeepJob | PingJob
@@ -158,7 +158,7 @@ class UpkeepDone(msgspec.Struct, frozen=True, array_like=True):
     """Files that no longer exist."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class LakeAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The end of a job."""
 
     number: int
@@ -179,11 +179,11 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
 HEAD_BYTES: Final = 4
 MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
 ask_decoder: Final = msgspec.msgpack.Decoder(Ask)
-answer_decoder: Final = msgspec.msgpack.Decoder(Answer)
+answer_decoder: Final = msgspec.msgpack.Decoder(LakeAnswer)
 settings_decoder: Final = msgspec.msgpack.Decoder(LakeSettings)
 
 
-def error_of(answer: Answer) -> OnelogError:
+def error_of(answer: LakeAnswer) -> OnelogError:
     """The error that a job ended with."""
     kind = getattr(errors, answer.error, None)
     if isinstance(kind, type) and issubclass(kind, OnelogError):

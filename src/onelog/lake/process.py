@@ -21,15 +21,14 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import OnelogError
-from onelog.lake.helper import receive
 from onelog.lake.jobs import (
-    Answer,
     Ask,
     BringJob,
     CommitJob,
     ConvertJob,
     Job,
     JoinJob,
+    LakeAnswer,
     LakeSettings,
     PingJob,
     RecoverJob,
@@ -37,6 +36,7 @@ from onelog.lake.jobs import (
     ask_decoder,
     settings_decoder,
 )
+from onelog.lake.process_link import receive
 from onelog.lake.work import LakeWork
 
 _HEAD: Final = struct.Struct("<I")
@@ -44,9 +44,9 @@ _NICE: Final = 5
 _GONE: Final = 0
 
 
-def do_job(work: LakeWork, ask: Ask) -> Answer:
+def do_job(work: LakeWork, ask: Ask) -> LakeAnswer:
     """Do a job and say how it ended."""
-    handlers: dict[type[Job], Callable[..., Answer]] = {
+    handlers: dict[type[Job], Callable[..., LakeAnswer]] = {
         ConvertJob: work.convert,
         CommitJob: work.commit,
         RecoverJob: work.recover,
@@ -59,9 +59,9 @@ def do_job(work: LakeWork, ask: Ask) -> Answer:
         with work.explained():
             found = handlers[type(ask.job)](ask.job)
     except OnelogError as error:
-        return Answer(ask.number, type(error).__name__, str(error))
+        return LakeAnswer(ask.number, type(error).__name__, str(error))
     except Exception as error:  # noqa: BLE001 - it is told to whoever asked
-        return Answer(ask.number, type(error).__name__, f"{error!r:.2000}")
+        return LakeAnswer(ask.number, type(error).__name__, f"{error!r:.2000}")
     return msgspec.structs.replace(found, number=ask.number)
 
 

@@ -20,11 +20,11 @@ from onelog.base.errors import ColdDamaged, NotFound
 from onelog.kernel import BatchInfo, scan_batches, scan_valid
 from onelog.lake.framing import FramedRows, Framing
 from onelog.lake.jobs import (
-    Answer,
     BringJob,
     CommitJob,
     ConvertJob,
     JoinJob,
+    LakeAnswer,
     LakeSettings,
     PingJob,
     RecoverJob,
@@ -68,17 +68,17 @@ class LakeWork:
         with self._storage.explained(self._settings.url):
             yield
 
-    def ping(self, job: PingJob) -> Answer:
+    def ping(self, job: PingJob) -> LakeAnswer:
         """Say that the process lives."""
         del job
-        return Answer(0, "", "")
+        return LakeAnswer(0, "", "")
 
     def _table(self, place: TablePlace) -> LogTable:
         return LogTable(place, self._storage)
 
     # -- into the table
 
-    def convert(self, job: ConvertJob) -> Answer:
+    def convert(self, job: ConvertJob) -> LakeAnswer:
         """Segments become a file and frames, both in place."""
         log = self._table(job.place)
         with self._temporary() as path:
@@ -91,7 +91,7 @@ class LakeWork:
             except BaseException:
                 framing.discard()
                 raise
-            return Answer(0, "", "", (self._put(job, path, target, made, job.created_ms),))
+            return LakeAnswer(0, "", "", (self._put(job, path, target, made, job.created_ms),))
 
     def _framing(
         self, log: LogTable, path: Path, job: ConvertJob | JoinJob, aborted: Sequence[AbortedSpan]
@@ -126,14 +126,14 @@ class LakeWork:
         finally:
             path.unlink(missing_ok=True)
 
-    def commit(self, job: CommitJob) -> Answer:
+    def commit(self, job: CommitJob) -> LakeAnswer:
         """Files become part of the table."""
         with self._committing:
             log = self._table(job.place)
             log.add(job.stream_id, job.added, job.ends, job.known)
-            return Answer(0, "", log.snapshot(log.open()))
+            return LakeAnswer(0, "", log.snapshot(log.open()))
 
-    def recover(self, job: RecoverJob) -> Answer:
+    def recover(self, job: RecoverJob) -> LakeAnswer:
         """Rows that the table has behind the manifest's end, and the table's mark."""
         log = self._table(job.place)
         with self._committing:
@@ -157,7 +157,7 @@ class LakeWork:
                     f" {end}: restore the objects below"
                     f" {names.frames_of(job.stream_id, job.partition)} from a copy of the bucket"
                 )
-        return Answer(0, "", "", tuple(rows), (-1 if mark is None else mark,))
+        return LakeAnswer(0, "", "", tuple(rows), (-1 if mark is None else mark,))
 
     def _named(
         self, stream_id: str, partition: int, start: int, end: int
@@ -169,7 +169,7 @@ class LakeWork:
 
     # -- out of the table
 
-    def bring(self, job: BringJob) -> Answer:
+    def bring(self, job: BringJob) -> LakeAnswer:
         """Batches go into a file."""
         try:
             return self._bring(job)
@@ -177,18 +177,18 @@ class LakeWork:
             self._rebuilding.forget(job.row)
             raise
 
-    def _bring(self, job: BringJob) -> Answer:
+    def _bring(self, job: BringJob) -> LakeAnswer:
         run = self._rebuilding.run(job.row, job.offset, job.size_bytes)
         size = 0
         with Path(job.path).open("wb") as out:
             for part in run.parts:
                 out.write(part)
                 size += len(part)
-        return Answer(0, "", "", (), (run.first, run.end, size))
+        return LakeAnswer(0, "", "", (), (run.first, run.end, size))
 
     # -- upkeep
 
-    def join(self, job: JoinJob) -> Answer:
+    def join(self, job: JoinJob) -> LakeAnswer:
         """Neighbouring files become one."""
         log = self._table(job.place)
         rows = job.rows
@@ -222,14 +222,14 @@ class LakeWork:
             removed = [there[row.file] for row in rows if row.file in there]
             if len(removed) != len(rows) or not log.replace(table, [joined.file], removed):
                 self._store.delete([joined.object])
-                return Answer(0, "", "")
-        return Answer(0, "", "", (joined,))
+                return LakeAnswer(0, "", "")
+        return LakeAnswer(0, "", "", (joined,))
 
-    def upkeep(self, job: UpkeepJob) -> Answer:
+    def upkeep(self, job: UpkeepJob) -> LakeAnswer:
         """What retention took leaves the table; old snapshots and unnamed files go."""
         with self._committing:
             removed, deleted = keep_up_log(self._table(job.place), job)
-        return Answer(0, "", "", (), (removed, deleted))
+        return LakeAnswer(0, "", "", (), (removed, deleted))
 
 
 def _first(span: AbortedSpan) -> tuple[int, int]:

@@ -26,9 +26,9 @@ from onelog.base.errors import Closed, ColdUnavailable, Unavailable
 from onelog.lake.jobs import (
     HEAD_BYTES,
     MESSAGE_BYTES_MAX,
-    Answer,
     AnyJob,
     Ask,
+    LakeAnswer,
     LakeSettings,
     answer_decoder,
     error_of,
@@ -51,7 +51,7 @@ class _Waiting:
     __slots__ = ("answer", "over")
 
     def __init__(self) -> None:
-        self.answer: Answer | None = None
+        self.answer: LakeAnswer | None = None
         self.over = threading.Event()
 
 
@@ -87,7 +87,7 @@ class LakeProcess:
         running = self._running
         return None if running is None or running.lost else running.process.pid
 
-    def ask(self, job: AnyJob, deadline_s: float) -> Answer:
+    def ask(self, job: AnyJob, deadline_s: float) -> LakeAnswer:
         """Have a job done. Raises the job's error, LakeLost, or Closed."""
         ends = time.monotonic() + deadline_s
         if not self._turns.acquire(timeout=deadline_s):
@@ -97,7 +97,7 @@ class LakeProcess:
         finally:
             self._turns.release()
 
-    def _ask(self, job: AnyJob, ends: float) -> Answer:
+    def _ask(self, job: AnyJob, ends: float) -> LakeAnswer:
         waiting = _Waiting()
         with self._lock:
             running = self._alive(ends)
