@@ -223,9 +223,10 @@ cdef extern from *:
             ol_push(&disk->waiting, ask);
             disk->open++;
             added = 1;
-            pthread_cond_signal(&disk->asked);
         }
         pthread_mutex_unlock(&disk->lock);
+        /* Not before: the thread that wakes up would have to wait for the lock. */
+        if (added) pthread_cond_signal(&disk->asked);
         return added;
     }
 
