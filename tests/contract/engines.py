@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onelog.base.clock import Clock
+from onelog.objects.store import StoreSettings, open_store
 from onelog.storage.engine import Engine
 from onelog.storage.kv import KvEngine
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
+from onelog.storage.tiered import TieredEngine
+from tests.support.tiers import MovedEngine, tiered
 
 
 class EngineCase(NamedTuple):
@@ -19,10 +22,24 @@ class EngineCase(NamedTuple):
     make: Callable[[Path, Clock], Engine]
     persistent: bool
     """Whether what was closed is there after the next open."""
+    freezes: bool = True
+    """Whether it can be frozen at any cut: nothing that left the machine lies beyond it."""
+
+
+def _tiered(kind: type[TieredEngine]) -> Callable[[Path, Clock], Engine]:
+    """The store is in memory, one for all engines of a test."""
+
+    def make(path: Path, clock: Clock) -> Engine:
+        url = f"memory://{path.parent}"
+        return tiered(path, open_store(StoreSettings(url=url)), clock, kind)
+
+    return make
 
 
 ENGINES: dict[str, EngineCase] = {
     "kv": EngineCase(KvEngine, persistent=True),
     "memory": EngineCase(lambda _, clock: MemoryEngine(clock), persistent=False),
     "segment": EngineCase(SegmentEngine, persistent=True),
+    "tiered": EngineCase(_tiered(TieredEngine), persistent=True),
+    "tiered-moved": EngineCase(_tiered(MovedEngine), persistent=True, freezes=False),
 }

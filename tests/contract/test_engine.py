@@ -389,14 +389,14 @@ def test_segments_cover_the_log_and_the_last_is_active(log: PartitionLog):
     assert sum(row.size_bytes for row in rows) == log.size_bytes
 
 
-def test_everything_has_a_place_and_without_a_tier_it_is_this_machine(log: PartitionLog):
+def test_what_was_not_moved_has_its_place_on_this_machine(log: PartitionLog):
     fill(log, 100)
     end = log.end_offset
     assert {row.place for row in log.segments()} == {"local"}
     assert log.local_start_offset == log.start_offset
     log.trim(log.segments()[1].base_offset)
     assert log.local_start_offset == log.start_offset > 0
-    assert (log.tier, list(log.cold_rows(0, end)), list(log.aborted(0, end))) == (None, [], [])
+    assert (list(log.cold_rows(0, end)), list(log.aborted(0, end))) == ([], [])
 
 
 def test_roll_seals_what_is_there(log: PartitionLog):

@@ -36,6 +36,8 @@ from onelog.storage.files import (
     remove,
     sync_directory,
 )
+from onelog.storage.segment.checkpoint import empty_checkpoint, write_first
+from onelog.storage.segment.files import sync_path
 from onelog.storage.segment.pages import PageBudget
 from onelog.storage.segment.partition import SegmentLog
 from onelog.storage.segment.segment import EngineShared
@@ -44,6 +46,8 @@ MARKER: Final = "clean-shutdown"
 _PROBE: Final = "room.tmp"
 _PROBE_BYTES: Final = 1024 * 1024
 _DELETED: Final = ".deleted"
+_BEGUN: Final = ".begun" + _DELETED
+"""A partition that is being made: if that is not finished, the next start deletes it."""
 _STREAM_ID: Final = re.compile(r"[A-Za-z0-9~_-][A-Za-z0-9~._-]{0,254}")
 
 
@@ -126,6 +130,31 @@ class SegmentEngine:
         with self._lock:
             self._open[key] = log
         return log
+
+    def folder(self, key: PartitionKey) -> Path:
+        """Where the files of a partition are, or would be."""
+        return self._path(key)
+
+    def begin(self, key: PartitionKey, offset: Offset, beside: Mapping[str, bytes]) -> None:
+        """Make a partition that does not exist, empty, whose first record gets `offset`; `beside`
+        are further files in its folder."""
+        path = self._path(key)
+        if path.is_dir():
+            raise Conflict(f"partition {key.stream_id}/{key.partition} exists: delete it first")
+        try:
+            begun = path.with_name(path.name + _BEGUN)
+            if begun.exists():
+                shutil.rmtree(begun)
+            begun.mkdir(parents=True)
+            write_first(begun, empty_checkpoint(offset))
+            for name, data in beside.items():
+                (begun / name).write_bytes(data)
+            for written in begun.iterdir():
+                OpenFile(str(written), os.O_RDWR).sync_all()
+            begun.rename(path)
+            sync_path(str(path))
+        except OSError as error:
+            raise StorageError(f"cannot create {path}: {error}") from error
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition and everything kept for it. No error if it does not exist."""

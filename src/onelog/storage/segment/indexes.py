@@ -197,6 +197,25 @@ class Indexes:
         except CorruptBatch as error:
             raise BadIndex from error
 
+    def sealed_topics(self) -> bytes | None:
+        """The chunks in the topic file of a sealed segment; None: there is none that is whole.
+
+        Waits for the disk.
+        """
+        row = self.row
+        if self.live is not None or UNKNOWN in (row.index_bytes, row.topics_bytes):
+            return None
+        if row.topics_bytes == 0:
+            return b""
+        try:
+            with Path(self.stem + TOPICS).open("rb") as file:
+                data = file.read(row.topics_bytes)
+        except OSError:
+            return None
+        if len(data) != row.topics_bytes or check_topic_chunks(data, len(data)) != len(data):
+            return None
+        return data
+
     def _map(self, extension: str, size: int) -> Map:
         """A file's map, of which so many bytes are in memory and were checked; or NotHere."""
         known = self._maps.get(extension)

@@ -35,7 +35,7 @@ from onelog.storage.segment.freezing import freeze_partition
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.reading import LogReader
 from onelog.storage.segment.recovery import LogRecovery
-from onelog.storage.segment.rewrite import SegmentRewrite, begin_rewrite
+from onelog.storage.segment.rewrite import SegmentRewrite, begin_prepend, begin_rewrite
 from onelog.storage.segment.segment import EngineShared, Segment
 
 
@@ -250,6 +250,16 @@ class SegmentLog:
     def rewrite(self, start: Offset, end: Offset) -> SegmentRewrite:
         """Begin to replace the sealed batches in [start, end); both are segment boundaries."""
         return begin_rewrite(self._held, self._durability, start, end)
+
+    def prepend(self, start: Offset, log_start: Offset, created_ms: TimestampMs) -> SegmentRewrite:
+        """Begin to put batches from `start` on in front of the first segment; the log then begins
+        at `log_start`."""
+        return begin_prepend(self._held, self._durability, start, log_start, created_ms)
+
+    def sealed_topics(self, base: Offset) -> bytes | None:
+        """The chunks of the topic index of the sealed segment that begins at `base`; None: it has
+        none, or they cannot be used. Waits for the disk."""
+        return self._reader.sealed_topics(base)
 
     def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
         """Keep a partition's derived state as of `offset`, durably."""

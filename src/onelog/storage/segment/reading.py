@@ -130,6 +130,14 @@ class LogReader:
         first, below = max(start, held.start), min(upto, held.end)
         return self._look(look)
 
+    def sealed_topics(self, base: int) -> bytes | None:
+        """The chunks of a sealed segment's topic index; None: it has none that can be used."""
+        bases, segments = self._held.segments
+        at = bisect_left(bases, base)
+        if at == len(bases) or bases[at] != base or not segments[at].sealed:
+            return None
+        return segments[at].indexes.sealed_topics()
+
     def bring(self, cold: Cold) -> Lease:
         """Read cold bytes from the disk."""
         assert isinstance(cold, ColdBytes | ColdIndex)

@@ -1,4 +1,5 @@
-"""Replaces sealed segments by fewer, smaller ones, for compaction and thinning.
+"""Replaces sealed segments by fewer, smaller ones, for compaction and thinning; and puts segments
+in front of the first one, for batches that come back from an object store.
 
 Rules: the new segments grow beside the old ones as `.cleaned` files. The checkpoint that names them
 decides: a crash before it leaves the old batches, a crash after it the new ones. Small segments are
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from onelog.base import faults
 from onelog.base.errors import Closed, Conflict, InvalidRequest, OnelogError, PartitionStopped
+from onelog.base.ids import Offset
 from onelog.kernel import REL_MAX, BatchInfo
 from onelog.storage.engine import Buffer
 from onelog.storage.files import sync_directory
@@ -40,10 +42,35 @@ def begin_rewrite(
         return SegmentRewrite(held, durability, segments[first:after], start, end)
 
 
-class SegmentRewrite:
-    """One replacement of the segments in [start, end)."""
+def begin_prepend(
+    held: PartitionState, durability: PartitionSync, start: int, log_start: int, created_ms: int
+) -> SegmentRewrite:
+    """Begin to put batches from `start` on in front of the first segment.
 
-    __slots__ = ("_done", "_durability", "_end", "_held", "_next", "_old", "_start", "_written")
+    The log then begins at `log_start`, which is not below `start`.
+    """
+    with held.maintenance:
+        with held.lock:
+            held.check_running()
+            first = held.segments[0][0]
+            if not 0 <= start <= log_start <= held.start or start > first:
+                raise InvalidRequest(
+                    f"[{start}, {first}) of {held.directory} does not lie before its first segment"
+                )
+        if durability.saved.swap:
+            durability.save(durability.next())
+        return SegmentRewrite(
+            held, durability, [], start, first, log_start=log_start, created_ms=created_ms
+        )
+
+
+class SegmentRewrite:
+    """One replacement of the segments in [start, end), of which there may be none yet."""
+
+    __slots__ = (
+        "_created_ms", "_done", "_durability", "_end", "_held", "_log_start", "_next", "_old",
+        "_start", "_written",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -52,8 +79,14 @@ class SegmentRewrite:
         old: list[Segment],
         start: int,
         end: int,
+        *,
+        log_start: int | None = None,
+        created_ms: int = -1,
     ) -> None:
         self._held = held
+        self._log_start = log_start
+        """Where the log begins afterwards; None: where it does."""
+        self._created_ms = min((segment.created_ms for segment in old), default=created_ms)
         self._durability = durability
         self._old = old
         self._start = start
@@ -97,9 +130,8 @@ class SegmentRewrite:
         base = first if self._written else self._start
         if last - base > REL_MAX:
             base = first
-        created_ms = min(segment.created_ms for segment in self._old)
         stem = stem_of(self._held.directory, base) + CLEANED
-        row = SegmentRow(base, 0, created_ms=created_ms)
+        row = SegmentRow(base, 0, created_ms=self._created_ms)
         segment = Segment(stem, row, self._held.shared, self._held.lock, settings)
         segment.dead = True  # no reader sees it before it is in the list of segments
         self._written.append(segment)
@@ -123,6 +155,7 @@ class SegmentRewrite:
             held.full_or_error("rewrite", error)
         with held.maintenance:
             try:
+                self._check_front()
                 self._swap(self._old, self._written)
             except PartitionStopped:
                 self._done = True  # the files stay: recovery knows whether they are needed
@@ -132,13 +165,19 @@ class SegmentRewrite:
                 raise
             self._done = True
 
+    def _check_front(self) -> None:
+        """Batches that were to lie before the first segment still do. Maintenance is held."""
+        held = self._held
+        if self._log_start is not None and held.segments[0][0] != self._end:
+            raise Conflict(f"the first segments of {held.directory} were dropped meanwhile")
+
     def _swap(self, old: list[Segment], new: list[Segment]) -> None:
         """Put `new` in place of `old`. Maintenance is held."""
         held, durability = self._held, self._durability
         held.check_running()
         if any(segment.dead for segment in old):
             raise Conflict(f"segments of {held.directory} were dropped during the rewrite")
-        if old[-1].base_offset >= durability.saved.tail.base_offset:
+        if old and old[-1].base_offset >= durability.saved.tail.base_offset:
             durability.sync_and_save()
         gone = {segment.base_offset for segment in old}
         rows = [row for row in durability.saved.sealed if row.base_offset not in gone]
@@ -149,9 +188,11 @@ class SegmentRewrite:
             faults.hit("segment.swap")
         except OSError as error:
             held.full_or_error("rewrite", error)
-        durability.save(durability.next(sealed=tuple(rows), swap=bases))
+        start = durability.saved.start_offset if self._log_start is None else self._log_start
+        durability.save(durability.next(start_offset=start, sealed=tuple(rows), swap=bases))
         try:
             with held.lock:
+                held.start = Offset(start)
                 drop(old)
                 for segment in new:
                     segment.move(stem_of(held.directory, segment.base_offset))

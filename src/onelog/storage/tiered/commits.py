@@ -1,0 +1,245 @@
+"""The commits of one partition's tier: each is a manifest with the next number, created only.
+
+Rules: a name that exists is read back. If this process wrote it (by its nonce), it is taken over,
+and the change is made again on top of it. If somebody else did, or the store lists a newer one,
+this writer is *fenced*: it moves nothing any more, and the local log goes on. Before its first
+commit a process compares the store's newest manifest with its own copy. A store that has less than
+the copy says is not the store that it was: the tier refuses it. One that has more is taken over, if
+it belongs to this log. The last manifests stay, so that a reader of a list finds what it saw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from onelog.base import faults
+from onelog.base.errors import ColdDamaged, ColdUnavailable, Fenced, NotFound, StorageError
+from onelog.base.ids import Offset
+from onelog.kernel import crc32c, scan_batches
+from onelog.objects import names
+from onelog.objects.manifest import NONCE_BYTES, Doomed, Manifest
+from onelog.objects.piece import decode_footer
+from onelog.objects.rows import FOOTER_BYTES, Row
+from onelog.objects.store import ObjectStore, Taken
+from onelog.storage.engine import in_place
+from onelog.storage.tiered.inner import LocalLog
+from onelog.storage.tiered.state import TierState
+
+KEPT: Final = 3
+"""Manifests of a partition that stay in the store."""
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+class TierChange(NamedTuple):
+    """What a commit changes in a manifest."""
+
+    rows: Sequence[Row]
+    doomed: Sequence[Doomed]
+    start: int
+    stream: bytes | None = None
+    """The stream's record; None: the one of the manifest before."""
+    leader_epoch: int | None = None
+    marks: dict[str, str] | None = None
+
+
+Change = Callable[[], TierChange | None]
+"""Makes a change of what is known now; None: there is nothing to change."""
+
+
+class Commits:
+    """Talks to the store about one partition's manifests. One thread at a time."""
+
+    __slots__ = ("_inner", "_met", "_nonce", "_state", "_store", "fence", "refusal")
+
+    def __init__(self, store: ObjectStore, state: TierState, inner: LocalLog) -> None:
+        self._store = store
+        self._state = state
+        self._inner = inner
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._met = False
+        """Whether the store was compared with the copy."""
+        self.fence = ""
+        """Why this process moves nothing any more; empty: it does."""
+        self.refusal = ""
+        """Why the store was refused when it was last compared; empty: it was not."""
+
+    # The first contact.
+
+    def meet(self) -> None:
+        """Compare the store with what is known here, unless that was done. Raises Fenced,
+        StorageError, ColdUnavailable."""
+        if self.fence:
+            raise Fenced(self.fence)
+        if self._met:
+            return
+        try:
+            self._compare()
+        except StorageError as error:
+            self.refusal = "" if isinstance(error, ColdUnavailable) else str(error)
+            raise
+        self._met, self.refusal = True, ""
+
+    def _compare(self) -> None:
+        state, known = self._state, self._state.head
+        seq = self._newest_seq()
+        if seq < known.seq or (seq == 0 and state.lost):
+            found = f"its newest manifest has number {seq}" if seq else "it has no manifest"
+            ours = "this machine's copies are damaged" if state.lost else f"ours is {known.seq}"
+            raise StorageError(
+                f"{self._store.url} does not hold what the tier of {state.name} wrote: {found},"
+                f" {ours}. Was it emptied, or is store.url another bucket or prefix? Nothing is"
+                " moved there; set store.url right, or restore the bucket from a copy"
+            )
+        if seq == 0:
+            return
+        manifest, data = self._read(seq)
+        if seq == known.seq:
+            if manifest.nonce != known.nonce:
+                raise StorageError(
+                    f"{self._store.url} holds another manifest {seq} of {state.name} than this"
+                    " machine wrote: another broker writes there. Nothing is moved; give each"
+                    " broker a prefix of its own"
+                )
+            return
+        self._check_ours(manifest)
+        state.adopt(manifest, data)
+
+    def _newest_seq(self) -> int:
+        prefix = names.manifests_of(*self._state.key)
+        for found in self._store.list(prefix, limit=1):
+            name = names.parse_manifest(found.name)
+            if name is not None:
+                return name.seq
+            raise ColdDamaged(f"{self._store.url}: {found.name} is no manifest: remove it")
+        return 0
+
+    def _read(self, seq: int) -> tuple[Manifest, bytes]:
+        name = names.tier_manifest(*self._state.key, seq)
+        data = self._store.get(name)
+        return Manifest.decode(data, f"{self._store.url}/{name}"), data
+
+    def _check_ours(self, manifest: Manifest) -> None:
+        """Refuse a manifest that another process wrote, if it is not of this very log."""
+        state, end = self._state, self._inner.end_offset
+        if manifest.end > end or manifest.partition != state.key.partition:
+            raise StorageError(
+                f"{self._store.url} has {state.name} up to offset {manifest.end}, and here its"
+                f" log ends at {end}: another broker wrote there, or this disk is an old copy."
+                " Nothing is moved; restore the partition from the bucket (onelog store restore),"
+                " or give this broker a prefix of its own"
+            )
+        known = {row.object for row in state.rows()}
+        for row in manifest.rows:
+            if row.object not in known and row.kind == "log" and row.base >= state.local:
+                self._check_row(row)
+
+    def _check_row(self, row: Row) -> None:
+        """Compare a piece with the local batches of the same offsets."""
+        inner = self._inner
+        offset, size_bytes, crc = Offset(row.base), 0, 0
+        while offset < row.end:
+            view = in_place(inner, partial(inner.read, offset, _READ_BYTES, Offset(row.end)))
+            if not view:
+                break
+            size_bytes, crc = size_bytes + len(view), crc32c(view, crc)
+            offset = _end_of(view)
+        if size_bytes < row.log_bytes:
+            return  # thinned meanwhile
+        start = row.position + row.piece_bytes - FOOTER_BYTES
+        try:
+            data = self._store.get_range(row.object, start, FOOTER_BYTES)
+        except NotFound:
+            return  # reads of it will say so
+        if decode_footer(data, row.object).log_crc != crc:
+            raise StorageError(
+                f"{self._store.url} holds other records than this machine for offsets {row.base} to"
+                f" {row.end} of {self._state.name}: another broker writes there. Nothing is moved;"
+                " give each broker a prefix of its own"
+            )
+
+    # Commits.
+
+    def commit(self, change: Change) -> bool:
+        """Make a change in the store, then here. False: there was nothing to change.
+
+        Raises Fenced, ColdUnavailable (it may be done or not: the next commit finds out), and what
+        writing the copy raises.
+        """
+        self.meet()
+        while True:
+            wanted = change()
+            if wanted is None:
+                return False
+            manifest = self._next(wanted)
+            data = manifest.encode()
+            try:
+                self._put(manifest.seq, data)
+            except Taken as taken:
+                self._take_over(manifest.seq, taken)
+                continue
+            self._check_newest(manifest.seq)
+            self._state.adopt(manifest, data)
+            self._forget(manifest.seq - KEPT)
+            return True
+
+    def _next(self, wanted: TierChange) -> Manifest:
+        head = self._state.head
+        return msgspec.structs.replace(
+            head,
+            seq=head.seq + 1,
+            nonce=self._nonce,
+            rows=tuple(wanted.rows),
+            doomed=tuple(wanted.doomed),
+            start=wanted.start,
+            stream=head.stream if wanted.stream is None else wanted.stream,
+            leader_epoch=(
+                head.leader_epoch if wanted.leader_epoch is None else wanted.leader_epoch
+            ),
+            marks=head.marks if wanted.marks is None else wanted.marks,
+        )
+
+    def _put(self, seq: int, data: bytes) -> None:
+        try:
+            faults.hit("tier.manifest")
+        except OSError as error:
+            raise ColdUnavailable(f"the manifest of {self._state.name}: {error}") from error
+        self._store.create(names.tier_manifest(*self._state.key, seq), [data])
+
+    def _take_over(self, seq: int, taken: Taken) -> None:
+        """The name is taken: by an earlier try of this process, or by another writer."""
+        found = Manifest.decode(taken.found, taken.name)
+        if found.nonce != self._nonce:
+            self._fenced(f"its manifest {seq} is another broker's")
+        self._check_newest(seq)
+        self._state.adopt(found, taken.found)
+
+    def _check_newest(self, seq: int) -> None:
+        """A name long gone is free again: only what is listed first counts."""
+        newest = self._newest_seq()
+        if newest != seq:
+            self._fenced(f"its newest manifest has number {newest}, ours {seq}")
+
+    def _fenced(self, why: str) -> None:
+        self.fence = (
+            f"the tier of {self._state.name} is fenced: {self._store.url}: {why}. Another broker"
+            " moves this partition there; this one moves nothing any more, and its log goes on."
+            " Stop one of the two, or give it a prefix of its own (store.url), then restart this"
+            " one"
+        )
+        raise Fenced(self.fence)
+
+    def _forget(self, seq: int) -> None:
+        """Delete a manifest that is no longer needed; if that fails, the sweep does it."""
+        if seq > 0:
+            with contextlib.suppress(ColdUnavailable):
+                self._store.delete([names.tier_manifest(*self._state.key, seq)])
+
+
+def _end_of(view: memoryview) -> Offset:
+    return Offset(scan_batches(view, 0, False)[-1].last_offset + 1)

@@ -1,0 +1,110 @@
+"""The tier's own files in a partition's folder: the last two copies of the manifest, so that a
+start asks the store nothing.
+
+Rules: there are two files, `cold.0` and `cold.1`. The older one is overwritten in place and synced,
+so the newer one is whole at any moment. The intact one with the higher sequence number counts. A
+copy also says what was decided here and is not in the store yet: the log's start, and a cut.
+docs/formats/manifest.md has it byte by byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from onelog.base import faults
+from onelog.base.errors import StorageError, StorageFull
+from onelog.kernel import crc32c
+from onelog.storage.files import OpenFile, is_full, sync_directory
+
+FIRST_NAME: Final = "cold.1"
+"""The file with the first sequence number."""
+NO_CUT: Final = -1
+LOST: Final = -2
+"""Instead of a cut: the manifest's copies were damaged, and only the store has it."""
+_MAGIC: Final = b"OLT1"
+_FRAME: Final = struct.Struct("<4sIIQqq")  # magic, CRC of byte 8 on, bytes, sequence, start, cut
+_COVERED: Final = 8
+
+
+class TierCopy(NamedTuple):
+    """What is known here of a partition's tier."""
+
+    start: int
+    """First offset of the log that may be read; the manifest's, or a later one."""
+    cut: int
+    """The log was truncated here: rows that reach beyond are no longer read. Or NO_CUT, LOST."""
+    manifest: bytes
+    """The bytes of the newest manifest; empty: there is none."""
+
+
+def encode_copy(copy: TierCopy, sequence: int) -> bytes:
+    """The bytes of a file."""
+    rest = struct.pack("<IQqq", len(copy.manifest), sequence, copy.start, copy.cut) + copy.manifest
+    return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
+
+
+def decode_copy(data: bytes) -> tuple[int, TierCopy] | None:
+    """Sequence number and content of a file; None: it is damaged."""
+    if len(data) < _FRAME.size:
+        return None
+    magic, crc, size, sequence, start, cut = _FRAME.unpack_from(data)
+    end = _FRAME.size + size
+    if magic != _MAGIC or end > len(data) or crc32c(memoryview(data)[_COVERED:end]) != crc:
+        return None
+    return sequence, TierCopy(start, cut, data[_FRAME.size : end])
+
+
+class TierFiles:
+    """Reads and writes the two files."""
+
+    __slots__ = ("_folder", "_sequence")
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sequence = 0
+
+    def _path(self, sequence: int) -> Path:
+        return self._folder / f"cold.{sequence & 1}"
+
+    def load(self) -> tuple[TierCopy | None, bool]:
+        """The newest intact copy, and whether files exist although none is intact."""
+        best: TierCopy | None = None
+        exists = False
+        for parity in (0, 1):
+            try:
+                data = self._path(parity).read_bytes()
+            except FileNotFoundError:
+                continue
+            exists = True
+            found = decode_copy(data)
+            if found is not None and found[0] > self._sequence and found[0] & 1 == parity:
+                self._sequence, best = found
+        return best, exists and best is None
+
+    def save(self, copy: TierCopy) -> None:
+        """Make this the copy that counts, durably. Raises StorageFull, StorageError."""
+        sequence = self._sequence + 1
+        path = self._path(sequence)
+        try:
+            faults.hit("tier.local")
+            fresh = not path.exists()
+            file = OpenFile(str(path), os.O_WRONLY | os.O_CREAT)
+            file.write(encode_copy(copy, sequence), 0)
+            try:
+                file.sync()
+            except OSError as error:  # whether it counts now is not known: never take it for "full"
+                raise OSError(errno.EIO, f"sync of {path} failed: {error}") from error
+            if fresh:
+                sync_directory(self._folder)
+        except OSError as error:
+            if is_full(error):
+                raise StorageFull(
+                    f"no room for {path}, the list of what lies in the object store: free some"
+                    " space, then try again"
+                ) from error
+            raise StorageError(f"cannot write {path}: {error}") from error
+        self._sequence = sequence

@@ -1,0 +1,133 @@
+"""The tiered engine: it wraps an engine of local segments and gives each partition a tier.
+
+Rules: opening asks the store nothing. A partition that never had a tier has no file of one. Where a
+partition is deleted, a note stays until its objects are deleted, too (`deleted.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from onelog.base.clock import Clock
+from onelog.base.errors import StorageError
+from onelog.base.ids import Offset, PartitionId
+from onelog.objects import names
+from onelog.objects.store import ObjectStore
+from onelog.objects.sweeping import Keeper
+from onelog.storage.cold import Bringing, RunCache
+from onelog.storage.engine import LogSettings, PartitionKey
+from onelog.storage.tiered.copies import FIRST_NAME
+from onelog.storage.tiered.deleted import DeletedTiers
+from onelog.storage.tiered.inner import LocalEngine
+from onelog.storage.tiered.moving import PartitionTier
+from onelog.storage.tiered.partition import TieredLog
+from onelog.storage.tiered.state import TierState
+
+
+class TieredEngine:
+    """Local partitions whose sealed segments may move to the store."""
+
+    volatile = False
+
+    def __init__(
+        self,
+        inner: LocalEngine,
+        store: ObjectStore,
+        cache: RunCache,
+        notes: Path,
+        clock: Clock,
+        *,
+        bringing: Bringing | None = None,
+    ) -> None:
+        """`notes` is the folder of deleted partitions; `bringing` rebuilds rows of tables."""
+        self.store = store
+        self.cache = cache
+        self.deleted = DeletedTiers(notes, store)
+        """Objects of partitions that were deleted."""
+        self._inner = inner
+        self._clock = clock
+        self._bringing = bringing
+        self._lock = threading.Lock()
+        self._tiers: dict[PartitionKey, PartitionTier] = {}
+
+    def open(self, key: PartitionKey, settings: LogSettings) -> TieredLog:
+        """Open or create a partition, recovering it when the last shutdown was not clean."""
+        inner = self._inner.open(key, settings)
+        folder = self._inner.folder(key)
+        try:
+            state = TierState(key, inner, folder, self.store, self.cache, self._bringing)
+        except BaseException:
+            inner.close()
+            raise
+        tier = PartitionTier(self.store, state, inner, settings, self._clock)
+        with self._lock:
+            self._tiers[key] = tier
+        return TieredLog(inner, state, tier)
+
+    def delete(self, key: PartitionKey) -> None:
+        """Delete a closed partition; its objects go later. No error if it does not exist."""
+        self.deleted.note(key, self._inner.folder(key), self._clock.now_ms())
+        self._inner.delete(key)
+        with self._lock:
+            self._tiers.pop(key, None)
+
+    def partitions(self) -> list[PartitionKey]:
+        """Every partition that exists on disk."""
+        return self._inner.partitions()
+
+    def check_room(self) -> None:
+        """Raise StorageFull when the disk has no room for an append."""
+        self._inner.check_room()
+
+    def freeze(self, cuts: Mapping[PartitionKey, Offset], into: Path) -> dict[str, int]:
+        """Link the files of open partitions. What is only in the store stays there: a copy reads it
+        from the same store."""
+        found = self._inner.freeze(cuts, into)
+        for key, cut in cuts.items():
+            with self._lock:
+                tier = self._tiers.get(key)
+            data = None if tier is None else tier.frozen(cut)
+            if data is not None:
+                place = f"{key.stream_id}/{key.partition}/{FIRST_NAME}"
+                found[place] = len(data)
+                self._write(into / place, data)
+        return found
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error}") from error
+
+    def close(self) -> None:
+        """Close every open partition cleanly, and empty the cache."""
+        self._inner.close()
+        self.cache.close()
+
+    # The sweep.
+
+    def keepers(self) -> Mapping[str, Keeper]:
+        """Who knows which objects of a folder are needed."""
+        return {names.PIECES: self._keep, names.FRAMES: self._keep}
+
+    def _keep(self, wanted: Sequence[str]) -> Collection[str]:
+        """Those of some objects that are needed. What belongs to no partition that is open here is
+        somebody else's, or waits for a restore: it is needed."""
+        kept: set[str] = set()
+        asked: dict[PartitionKey, list[str]] = defaultdict(list)
+        for name in wanted:
+            found = names.parse_ranged(name)
+            if found is None:
+                kept.add(name)
+            else:
+                asked[PartitionKey(found.stream_id, PartitionId(found.partition))].append(name)
+        for key, objects in asked.items():
+            with self._lock:
+                tier = self._tiers.get(key)
+            kept.update(objects if tier is None else tier.keep(objects))
+        return kept

@@ -1,0 +1,284 @@
+"""The tier of one partition: it copies sealed segments to the store, drops them here, brings them
+back, and deletes objects that no row names any more.
+
+Rules: one of these runs at a time. A piece is in the store before a manifest names it, the manifest
+before its copy here, and the copy before a local segment goes. An object is doomed by a manifest,
+then deleted, then forgotten by another. What `trim` and `truncate` decide is durable here at once;
+the store hears of it with the next commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from onelog.base import faults
+from onelog.base.clock import Clock
+from onelog.base.errors import ColdUnavailable, StorageError
+from onelog.base.ids import Offset, TimestampMs
+from onelog.kernel import scan_batches
+from onelog.objects import names
+from onelog.objects.manifest import Doomed
+from onelog.objects.rows import Row
+from onelog.objects.store import ObjectStore
+from onelog.storage.engine import LogSettings, SegmentInfo, in_place
+from onelog.storage.tier import PieceSource, TierStatus
+from onelog.storage.tiered.building import READ_BYTES, build, next_run
+from onelog.storage.tiered.commits import Commits, TierChange
+from onelog.storage.tiered.inner import LocalLog
+from onelog.storage.tiered.state import TierState
+
+_DELETED_AT_ONCE: Final = 1000
+
+
+class PartitionTier:
+    """Moves the sealed segments of one partition."""
+
+    __slots__ = (
+        "_clock", "_commits", "_hold_until_ms", "_inner", "_state", "_store", "_work", "settings",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        state: TierState,
+        inner: LocalLog,
+        settings: LogSettings,
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._state = state
+        self._inner = inner
+        self._clock = clock
+        self._commits = Commits(store, state, inner)
+        self._work = threading.RLock()
+        self._hold_until_ms = 0
+
+    # Numbers: nothing here blocks.
+
+    def status(self) -> TierStatus:
+        """How far it is."""
+        state = self._state
+        with state.lock:
+            rows, both = state.cold.rows, state.both
+            return TierStatus(
+                rows=len(rows) + len(both),
+                cold_bytes=rows.size_bytes + both.size_bytes,
+                cold_end_offset=Offset(max(state.start, state.end)),
+                local_start_offset=Offset(state.local),
+                doomed=len(state.head.doomed) + len(state.leaving) + len(state.dropped),
+                seq=state.head.seq,
+                halted=self._commits.fence or self._commits.refusal,
+            )
+
+    def waiting(self, stable: Offset) -> Sequence[SegmentInfo]:
+        """Sealed segments that are not in the store and may go there, oldest first."""
+        tier = self.settings.tier
+        if tier is None or not tier.copy:
+            return ()
+        below = min(stable, self._inner.durable_offset)
+        end = self._state.end
+        found = []
+        for info in self._inner.segments():
+            if not info.sealed or info.end_offset > below:
+                break
+            if info.end_offset > end:
+                found.append(info)
+        return found
+
+    def hold_doomed(self, until_ms: TimestampMs) -> None:
+        """Delete no doomed object before this time."""
+        self._hold_until_ms = max(self._hold_until_ms, until_ms)
+
+    # Into the store.
+
+    def upload(self, stable: Offset, source: PieceSource) -> Row | None:
+        """Copy the next piece into the store."""
+        with self._work:
+            waiting = self.waiting(stable)
+            if not waiting:
+                return None
+            self._commits.meet()
+            run = next_run(
+                self._inner, self.waiting(stable), self._state.end, self.settings.segment_bytes
+            )
+            if run is None:
+                return None
+            index_topics = self.settings.topic_index
+            piece, epoch = build(self._inner, run, source, index_topics=index_topics)
+            name = names.tier_piece(*self._state.key, run.base, run.end, names.new_tag())
+            self._store.put(name, piece.parts)
+            created_ms = min(info.created_ms for info in run.segments)
+            row = piece.row(name, created_ms=created_ms, leader_epoch=epoch)
+            return self._add(row, source)
+
+    def _add(self, row: Row, source: PieceSource) -> Row | None:
+        stream, epoch = source.stream, source.leader_epoch
+
+        def change() -> TierChange | None:
+            if self._state.end > row.base:
+                return None  # an earlier try was in the store after all
+            kept = self._kept()
+            return kept._replace(rows=(*kept.rows, row), stream=stream, leader_epoch=epoch)
+
+        if self._commits.commit(change):
+            return row
+        with contextlib.suppress(ColdUnavailable):  # the sweep does it
+            self._store.delete([row.object])
+        return None
+
+    def _kept(self) -> TierChange:
+        """What the next manifest says if nothing new comes: rows that left are doomed."""
+        state = self._state
+        with state.lock:
+            gone = [*state.leaving, *state.dropped]
+            return TierChange(
+                rows=tuple(state.rows()),
+                doomed=(*state.head.doomed, *_doom(gone, self._clock.now_ms())),
+                start=state.start,
+            )
+
+    # Out of the store.
+
+    def settle(self, now_ms: TimestampMs, grace_ms: int) -> int:
+        """Tell the store what left the log, and delete doomed objects after the grace time."""
+        state = self._state
+        with self._work:
+            if state.leaving or state.dropped:
+                self._commits.commit(self._if_gone)
+            if now_ms < self._hold_until_ms or not state.head.doomed:
+                return 0
+            due = [one.object for one in state.head.doomed if one.since_ms <= now_ms - grace_ms]
+            if not due:
+                return 0
+            self._commits.meet()  # nobody deletes what another writer may still name
+            self._delete(due)
+            gone = frozenset(due)
+
+            def forget() -> TierChange | None:
+                kept = self._kept()
+                left = tuple(one for one in kept.doomed if one.object not in gone)
+                return None if left == kept.doomed else kept._replace(doomed=left)
+
+            self._commits.commit(forget)
+            return len(due)
+
+    def _if_gone(self) -> TierChange | None:
+        return self._kept() if self._state.leaving or self._state.dropped else None
+
+    def _delete(self, objects: Sequence[str]) -> None:
+        try:
+            faults.hit("doom.delete")
+        except OSError as error:
+            raise ColdUnavailable(f"deleting objects of {self._state.name}: {error}") from error
+        for at in range(0, len(objects), _DELETED_AT_ONCE):
+            self._store.delete(objects[at : at + _DELETED_AT_ONCE])
+
+    def delete_cold(self) -> None:
+        """Name no row any more: the log begins at its local start."""
+        state = self._state
+        with self._work:
+            local = self._inner.start_offset
+
+            def change() -> TierChange | None:
+                kept = self._kept()
+                if not kept.rows:
+                    return None
+                doomed = (*kept.doomed, *_doom(kept.rows, self._clock.now_ms()))
+                return kept._replace(rows=(), doomed=doomed, start=max(kept.start, local))
+
+            self._commits.commit(change)
+            with state.lock:
+                state.move_start(max(Offset(state.start), local))
+
+    # The local window.
+
+    def trim_local(self, upto: Offset) -> Offset:
+        """Drop local segments of pieces that end at or before `upto`."""
+        state, inner = self._state, self._inner
+        with self._work:
+            with state.lock:
+                ends = [row.end for row in state.rows() if row.end <= upto]
+                local = Offset(max(ends[-1] if ends else 0, inner.start_offset))
+                if local > inner.start_offset:
+                    state.move_local(local)  # readers go to the store from now on
+            if local > inner.start_offset:
+                try:
+                    faults.hit("tier.trim")
+                except OSError as error:
+                    raise StorageError(f"trimming {state.name} here failed: {error}") from error
+                inner.trim(local)
+            return inner.start_offset
+
+    def bring_back(self) -> bool:
+        """Fetch the newest piece that is only in the store into a local segment."""
+        state = self._state
+        with self._work:
+            self.load_rows()
+            cold = state.cold.rows
+            if not len(cold):
+                return False
+            row = cold[-1]
+            self._prepend(row)
+            with state.lock:
+                state.move_local(self._inner.start_offset)
+            return True
+
+    def _prepend(self, row: Row) -> None:
+        state, inner = self._state, self._inner
+        first = inner.segments()[0].base_offset
+        offset, upto = Offset(row.base), Offset(min(row.end, first))
+        log_start = Offset(max(row.base, state.start))
+        rewrite = inner.prepend(min(offset, first), log_start, TimestampMs(row.created_ms))
+        try:
+            while offset < upto:
+                view = in_place(state.cold, partial(state.cold.read, offset, READ_BYTES, upto))
+                if not view:
+                    break
+                batches = scan_batches(view, 0, False)
+                rewrite.append(view, batches)
+                offset = Offset(batches[-1].last_offset + 1)
+            rewrite.commit()
+        except BaseException:
+            rewrite.abort()
+            raise
+
+    # For the log that it belongs to.
+
+    def load_rows(self) -> None:
+        """Ask the store for rows that the damaged copies no longer say."""
+        with self._work:
+            if self._state.lost:
+                self._commits.meet()
+
+    def cut(self, end: Offset) -> None:
+        """The log is to end at `end`: rows beyond it go, and what of them stays comes back here."""
+        state = self._state
+        with self._work:
+            self.load_rows()
+            while state.start < end < state.local and self.bring_back():
+                pass
+            state.cut_rows(end)
+
+    def frozen(self, end: Offset) -> bytes | None:
+        """What a copy of the partition up to `end` needs to know of the store; None: nothing."""
+        return self._state.frozen(end)
+
+    def keep(self, wanted: Iterable[str]) -> set[str]:
+        """Those of some objects of this partition that are needed, or may be named yet."""
+        with self._work:
+            self._commits.meet()
+            state = self._state
+            with state.lock:
+                known = {row.object for row in (*state.leaving, *state.rows(), *state.dropped)}
+                known.update(one.object for one in state.head.doomed)
+            return known.intersection(wanted)
+
+
+def _doom(rows: Iterable[Row], now_ms: int) -> list[Doomed]:
+    """Objects of rows that nobody reads any more."""
+    return [Doomed(row.object, now_ms) for row in rows]
