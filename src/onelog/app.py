@@ -33,6 +33,7 @@ from onelog.assembly import (
     open_broker,
     open_store,
     security_settings,
+    store_cache,
     store_prices,
     store_settings,
 )
@@ -113,6 +114,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         reserved=(STREAM_PREFIX,),
         store=store_settings(config.store),
         store_couriers=config.store.couriers,
+        store_cache=store_cache(config.store),
         store_prices=store_prices(config.store.prices),
     )
 

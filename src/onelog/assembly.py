@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +33,7 @@ from onelog.broker import (
     view_commands,
 )
 from onelog.broker.audited import command_event, keep_event
+from onelog.broker.objects import CacheSettings
 from onelog.config.model import Security
 from onelog.config.model import Tokens as TokenKeys
 from onelog.config.store import Store as StoreKeys
@@ -62,6 +64,9 @@ from onelog.storage.lazy import LazyEngine
 from onelog.storage.lock import lock_data_dir
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
+
+if TYPE_CHECKING:
+    from onelog.storage.tiered import TieredEngine
 
 
 async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
@@ -245,14 +250,18 @@ async def open_broker(
     if store is None:
         store = await open_store(data_dir, clock)
     kv_root = data_dir / "kv"
+    objects = _object_store(settings.store)
+    segment = await asyncio.to_thread(
+        SegmentEngine, data_dir / "segment", clock, page_cache_bytes=settings.page_cache_bytes
+    )
+    tiers = None
+    if objects is not None:
+        tiers = await asyncio.to_thread(_tiered, segment, objects, data_dir, settings, clock)
     engines: dict[str, Engine] = {
-        "segment": await asyncio.to_thread(
-            SegmentEngine, data_dir / "segment", clock, page_cache_bytes=settings.page_cache_bytes
-        ),
+        "segment": segment if tiers is None else tiers,
         "memory": MemoryEngine(clock),
         "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
     }
-    objects = _object_store(settings.store)
     broker = await Broker.open(
         store,
         engines,
@@ -264,7 +273,30 @@ async def open_broker(
         scratch=data_dir / "backup.tmp",
     )
     broker.objects.store = objects
+    if tiers is not None:
+        broker.objects.keepers.update(tiers.keepers())
     return broker
+
+
+def _tiered(
+    inner: SegmentEngine,
+    objects: ObjectStore,
+    data_dir: Path,
+    settings: BrokerSettings,
+    clock: Clock,
+) -> TieredEngine:
+    """The segment engine with tiers: what a broker without a store never imports."""
+    from onelog.storage.cold import RunCache  # noqa: PLC0415
+    from onelog.storage.tiered import TieredEngine  # noqa: PLC0415
+
+    chosen = settings.store_cache
+    cache = RunCache(
+        chosen.directory or data_dir / "cold",
+        cache_bytes=chosen.cache_bytes,
+        index_bytes=chosen.index_bytes,
+        couriers=settings.store_couriers,
+    )
+    return TieredEngine(inner, objects, cache, data_dir / "tiers", clock)
 
 
 def _object_store(settings: StoreSettings | None) -> ObjectStore | None:
@@ -283,6 +315,15 @@ def store_settings(chosen: StoreKeys) -> StoreSettings | None:
         return None
     return StoreSettings(
         url=chosen.url, options=store_options(chosen), deadline_ms=chosen.deadline_ms
+    )
+
+
+def store_cache(chosen: StoreKeys) -> CacheSettings:
+    """What the configuration says about the cache of cold bytes."""
+    return CacheSettings(
+        directory=Path(chosen.cache_dir) if chosen.cache_dir else None,
+        cache_bytes=chosen.cache_bytes,
+        index_bytes=chosen.index_bytes,
     )
 
 

@@ -56,7 +56,7 @@ def tiered(
     """A tiered engine below a folder."""
     clock = clock or ManualClock()
     inner, beside = SegmentEngine(path, clock), path.with_name(path.name + "-tier")
-    return kind(inner, store, small_cache(beside / "cache"), beside / "notes", clock)
+    return kind(inner, store, small_cache(beside / "cache"), beside / "tiers", clock)
 
 
 def upload_all(log: TieredLog, stable: int | None = None, owner: Owner | None = None) -> int:

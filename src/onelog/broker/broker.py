@@ -24,7 +24,7 @@ from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
-from onelog.broker.objects import NO_PRICES, Objects
+from onelog.broker.objects import NO_PRICES, CacheSettings, Objects
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.sessions import SessionRecord, Sessions
@@ -97,6 +97,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The object store; None: there is none."""
     store_couriers: int = REMOTE
     """Threads that read from it."""
+    store_cache: CacheSettings = CacheSettings()
+    """What of it is kept here."""
     store_prices: Prices = NO_PRICES
     tier_formats: tuple[ColdFormat, ...] = (ColdFormat.LOG,)
     """How this broker can write the history of streams into the store."""

@@ -8,6 +8,7 @@ it. A broker without a store says so. Who writes objects says which of them are 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -23,11 +24,20 @@ from onelog.objects.sweeping import Keeper, Swept, sweep
 from onelog.observe.metrics import Sample
 from onelog.observe.troubles import Troubles
 
-__all__ = ["NO_PRICES", "Objects", "Probed", "StoreStatus", "Swept"]
+__all__ = ["NO_PRICES", "CacheSettings", "Objects", "Probed", "StoreStatus", "Swept"]
 
 NO_PRICES: Final = Prices(0, 0, 0, 0, 0, 0)
 _SWEEP_PAUSE_S: Final = 0.2
 """After each thousand names: a sweep is in no hurry."""
+
+
+class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the store's bytes is kept on this machine."""
+
+    directory: Path | None = None
+    """None: `cold` in the data directory."""
+    cache_bytes: int = 1024 * 1024 * 1024
+    index_bytes: int = 256 * 1024 * 1024
 
 
 class StoreUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,10 +37,8 @@ class SealedRun(NamedTuple):
 
 def next_run(
     log: LocalLog, waiting: Sequence[SegmentInfo], end: int, segment_bytes: int
-) -> SealedRun | None:
-    """The oldest segments that fit one piece; `end` is where the rows end. None: none waits."""
-    if not waiting:
-        return None
+) -> SealedRun:
+    """The oldest segments that fit one piece, of some; `end` is where the rows end."""
     chosen: list[SegmentInfo] = []
     size_bytes = 0
     first = _first_offset(log, waiting[0], end)

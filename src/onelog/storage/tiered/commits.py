@@ -31,6 +31,8 @@ from onelog.storage.engine import in_place
 from onelog.storage.tiered.inner import LocalLog
 from onelog.storage.tiered.state import TierState
 
+HOUSE_BYTES: Final = 8
+"""The first bytes of a nonce say which data directory wrote it, the others which process."""
 KEPT: Final = 3
 """Manifests of a partition that stay in the store."""
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -57,11 +59,12 @@ class Commits:
 
     __slots__ = ("_inner", "_met", "_nonce", "_state", "_store", "fence", "refusal")
 
-    def __init__(self, store: ObjectStore, state: TierState, inner: LocalLog) -> None:
+    def __init__(self, store: ObjectStore, state: TierState, inner: LocalLog, house: bytes) -> None:
+        """`house` says which data directory this is."""
         self._store = store
         self._state = state
         self._inner = inner
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._nonce = house + secrets.token_bytes(NONCE_BYTES - len(house))
         self._met = False
         """Whether the store was compared with the copy."""
         self.fence = ""
@@ -94,7 +97,7 @@ class Commits:
             raise StorageError(
                 f"{self._store.url} does not hold what the tier of {state.name} wrote: {found},"
                 f" {ours}. Was it emptied, or is store.url another bucket or prefix? Nothing is"
-                " moved there; set store.url right, or restore the bucket from a copy"
+                " moved there; set store.url right, or restore the bucket from a copy, then restart"
             )
         if seq == 0:
             return
@@ -137,9 +140,10 @@ class Commits:
         known = {row.object for row in state.rows()}
         for row in manifest.rows:
             if row.object not in known and row.kind == "log" and row.base >= state.local:
-                self._check_row(row)
+                is_home = manifest.nonce[:HOUSE_BYTES] == self._nonce[:HOUSE_BYTES]
+                self._check_row(row, may_be_thinned=is_home)
 
-    def _check_row(self, row: Row) -> None:
+    def _check_row(self, row: Row, *, may_be_thinned: bool) -> None:
         """Compare a piece with the local batches of the same offsets."""
         inner = self._inner
         offset, size_bytes, crc = Offset(row.base), 0, 0
@@ -149,14 +153,15 @@ class Commits:
                 break
             size_bytes, crc = size_bytes + len(view), crc32c(view, crc)
             offset = _end_of(view)
-        if size_bytes < row.log_bytes:
-            return  # thinned meanwhile
+        if size_bytes < row.log_bytes and may_be_thinned:
+            return
         start = row.position + row.piece_bytes - FOOTER_BYTES
         try:
             data = self._store.get_range(row.object, start, FOOTER_BYTES)
         except NotFound:
             return  # reads of it will say so
-        if decode_footer(data, row.object).log_crc != crc:
+        footer = decode_footer(data, row.object)
+        if (footer.log_bytes, footer.log_crc) != (size_bytes, crc):
             raise StorageError(
                 f"{self._store.url} holds other records than this machine for offsets {row.base} to"
                 f" {row.end} of {self._state.name}: another broker writes there. Nothing is moved;"

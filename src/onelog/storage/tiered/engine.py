@@ -6,6 +6,8 @@ partition is deleted, a note stays until its objects are deleted, too (`deleted.
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -19,12 +21,32 @@ from onelog.objects.store import ObjectStore
 from onelog.objects.sweeping import Keeper
 from onelog.storage.cold import Bringing, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey
+from onelog.storage.files import OpenFile, sync_directory
+from onelog.storage.tiered.commits import HOUSE_BYTES
 from onelog.storage.tiered.copies import FIRST_NAME
 from onelog.storage.tiered.deleted import DeletedTiers
 from onelog.storage.tiered.inner import LocalEngine
 from onelog.storage.tiered.moving import PartitionTier
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.state import TierState
+
+
+def _house_of(path: Path) -> bytes:
+    """The random number of a data directory, made when it is asked for first."""
+    try:
+        if path.exists():
+            found = path.read_bytes()
+            if len(found) == HOUSE_BYTES:
+                return found
+        found = secrets.token_bytes(HOUSE_BYTES)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = OpenFile(str(path), os.O_WRONLY | os.O_CREAT)
+        file.write(found, 0)
+        file.sync_all()
+        sync_directory(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+    return found
 
 
 class TieredEngine:
@@ -37,16 +59,17 @@ class TieredEngine:
         inner: LocalEngine,
         store: ObjectStore,
         cache: RunCache,
-        notes: Path,
+        folder: Path,
         clock: Clock,
         *,
         bringing: Bringing | None = None,
     ) -> None:
-        """`notes` is the folder of deleted partitions; `bringing` rebuilds rows of tables."""
+        """`folder` is for the engine's own files; `bringing` rebuilds rows of tables."""
         self.store = store
         self.cache = cache
-        self.deleted = DeletedTiers(notes, store)
+        self.deleted = DeletedTiers(folder / "deleted", store)
         """Objects of partitions that were deleted."""
+        self._house = _house_of(folder / "house")
         self._inner = inner
         self._clock = clock
         self._bringing = bringing
@@ -62,7 +85,7 @@ class TieredEngine:
         except BaseException:
             inner.close()
             raise
-        tier = PartitionTier(self.store, state, inner, settings, self._clock)
+        tier = PartitionTier(self.store, state, inner, settings, self._clock, self._house)
         with self._lock:
             self._tiers[key] = tier
         return TieredLog(inner, state, tier)

@@ -48,13 +48,14 @@ class PartitionTier:
         inner: LocalLog,
         settings: LogSettings,
         clock: Clock,
+        house: bytes,
     ) -> None:
         self.settings = settings
         self._store = store
         self._state = state
         self._inner = inner
         self._clock = clock
-        self._commits = Commits(store, state, inner)
+        self._commits = Commits(store, state, inner, house)
         self._work = threading.RLock()
         self._hold_until_ms = 0
 
@@ -99,37 +100,39 @@ class PartitionTier:
     def upload(self, stable: Offset, source: PieceSource) -> Row | None:
         """Copy the next piece into the store."""
         with self._work:
-            waiting = self.waiting(stable)
-            if not waiting:
-                return None
-            self._commits.meet()
-            run = next_run(
-                self._inner, self.waiting(stable), self._state.end, self.settings.segment_bytes
-            )
-            if run is None:
-                return None
-            index_topics = self.settings.topic_index
-            piece, epoch = build(self._inner, run, source, index_topics=index_topics)
-            name = names.tier_piece(*self._state.key, run.base, run.end, names.new_tag())
-            self._store.put(name, piece.parts)
-            created_ms = min(info.created_ms for info in run.segments)
-            row = piece.row(name, created_ms=created_ms, leader_epoch=epoch)
-            return self._add(row, source)
+            while waiting := self.waiting(stable):
+                self._commits.meet()
+                if self._state.end < waiting[-1].end_offset:
+                    row = self._copy(self.waiting(stable), source)
+                    if self._add(row, source):
+                        return row
+            return None
 
-    def _add(self, row: Row, source: PieceSource) -> Row | None:
+    def _copy(self, waiting: Sequence[SegmentInfo], source: PieceSource) -> Row:
+        """Put the next piece into the store. No manifest names it yet."""
+        settings, inner, key = self.settings, self._inner, self._state.key
+        run = next_run(inner, waiting, self._state.end, settings.segment_bytes)
+        piece, epoch = build(inner, run, source, index_topics=settings.topic_index)
+        name = names.tier_piece(*key, run.base, run.end, names.new_tag())
+        self._store.put(name, piece.parts)
+        created_ms = min(info.created_ms for info in run.segments)
+        return piece.row(name, created_ms=created_ms, leader_epoch=epoch)
+
+    def _add(self, row: Row, source: PieceSource) -> bool:
+        """Let a manifest name a piece. False: an earlier try was in the store after all."""
         stream, epoch = source.stream, source.leader_epoch
 
         def change() -> TierChange | None:
             if self._state.end > row.base:
-                return None  # an earlier try was in the store after all
+                return None
             kept = self._kept()
             return kept._replace(rows=(*kept.rows, row), stream=stream, leader_epoch=epoch)
 
         if self._commits.commit(change):
-            return row
+            return True
         with contextlib.suppress(ColdUnavailable):  # the sweep does it
             self._store.delete([row.object])
-        return None
+        return False
 
     def _kept(self) -> TierChange:
         """What the next manifest says if nothing new comes: rows that left are doomed."""
