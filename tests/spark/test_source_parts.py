@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,14 @@ from onelog.base.errors import ConfigError, OffsetOutOfRange, OnelogError, Unava
 from onelog.kafka_client import Fetched, messages
 from onelog.kafka_client.wire import Reader
 from onelog.lake.arrow import MILLIS_MAX, constant_array, time_array
+from onelog.objects.rows import Row
+from onelog.objects.store import StoreSettings
 from onelog.spark.options import CONNECTION, Given, access_of
 from onelog.spark.source import loss
 from onelog.spark.source.limits import Admission, share_out
 from onelog.spark.source.offsets import from_spark, lag, to_spark
 from onelog.spark.source.options import Limits, source_options
-from onelog.spark.source.planning import Sampler, Slice, plan
+from onelog.spark.source.planning import InStore, Sampler, Slice, plan
 from onelog.spark.source.reading import EMPTY_TRIES, Maker, read_fetched
 from onelog.spark.source.stream import StreamReader
 
@@ -221,3 +224,32 @@ def test_a_gap_at_the_end_of_the_log_is_the_end_and_records_to_come_are_waited_f
     behind = Answers(*[99] * (EMPTY_TRIES + 1))
     with pytest.raises(Unavailable, match="offsets 50 to 99 do not"):
         list(read_fetched(behind, [row], maker))
+
+
+def cold_row(base: int, end: int, size: int) -> Row:
+    return Row(
+        base=base, end=end, log_bytes=size, records=end - base, min_timestamp_ms=0,
+        max_timestamp_ms=0, created_ms=0, kind="log", object=f"t/{base}", position=0,
+        piece_bytes=size + 128, index_bytes=128, index_crc=0, leader_epoch=0,
+    )  # fmt: skip
+
+
+def test_slices_in_a_store_are_cut_by_bytes_and_carry_only_their_rows() -> None:
+    rows = tuple(
+        cold_row(at * 1000, at * 1000 + 1000, 10_000 if at < 5 else 90_000) for at in range(10)
+    )
+    held = InStore(rows, StoreSettings(url="memory://cut"))
+    whole = Slice("t", "t", 0, 500, 9_500, held)
+    options = source_options(OPTIONS | {"splitBytes": "50000"}, streaming=False)
+    tasks = plan([whole], options, Sampler(), None)  # type: ignore[arg-type]
+    slices = sorted((one for task in tasks for one in task.slices), key=lambda one: one.start)
+    assert [slices[0].start, slices[-1].end] == [500, 9_500]
+    assert all(a.end == b.start for a, b in pairwise(slices))
+    weights = [one.cold.weight(one.start, one.end) for one in slices if one.cold]
+    assert max(weights) < 1.2 * min(weights)
+    assert sum(weights) == pytest.approx(held.weight(500, 9_500)) == 450_000
+    for one in slices:
+        assert one.cold is not None
+        assert [row for row in rows if row.base < one.end and row.end > one.start] == [
+            *one.cold.rows
+        ]

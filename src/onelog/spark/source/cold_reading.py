@@ -137,7 +137,8 @@ def _read_rows(
         return
     with _concerning(rows[0]):
         store = opened(cold.store)
-    with RunsAhead(store, same, left.start, left.end) as runs:
+    topic = wanted.filter if wanted is not None and wanted.exact else None
+    with RunsAhead(store, same, left.start, left.end, topic) as runs:
         for run in runs:
             with _concerning(run.row):
                 yield run.reached, list(_run_batches(run, left, cold, maker, wanted))

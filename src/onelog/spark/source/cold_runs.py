@@ -3,24 +3,31 @@
 Rules: runs come in the order of their offsets. At most `AHEAD` of about `RUN_BYTES` are under way
 or wait, over the ends of pieces, too, so that small pieces are read as fast as large ones. A run
 begins and ends where a batch with an index entry begins. The error of a get appears with the run
-that it is about, never before earlier runs were taken.
+that it is about, never before earlier runs were taken. Of one topic, only runs that have it are
+fetched, if the piece knows its topics.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from onelog.kernel import topic_hash
 from onelog.objects.access import Buffer
 from onelog.objects.piece import AbortedSpan, IndexPart
+from onelog.objects.postings import read_posting
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
 
 RUN_BYTES: Final = 8 << 20
 AHEAD: Final = 4
+NEAR_BYTES: Final = 256 << 10
+"""Runs of one topic that are not further apart are one get."""
+POSTING_BYTES_MAX: Final = 4 << 20
+"""A topic with more offsets than this holds is all over its piece."""
 
 
 class Run(NamedTuple):
@@ -35,16 +42,28 @@ class Run(NamedTuple):
     """Transactions with records in the piece."""
 
 
+class _Opened(NamedTuple):
+    """A piece whose index part is here."""
+
+    index: IndexPart
+    spans: list[tuple[int, int]]
+    """Where wanted batches lie in the log, by positions with an index entry."""
+
+
 class RunsAhead:
     """The runs of neighbouring pieces that hold the offsets in [start, end)."""
 
-    def __init__(self, store: ObjectStore, rows: list[Row], start: int, end: int) -> None:
+    def __init__(
+        self, store: ObjectStore, rows: list[Row], start: int, end: int, topic: bytes | None = None
+    ) -> None:
+        """With a topic, runs without it may be left out."""
         self._store = store
         self._rows = rows
         self._bounds = start, end
+        self._hash = None if topic is None else topic_hash(topic)
         self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="onelog-cold")
-        self._indexes: deque[Future[IndexPart]] = deque()
-        self._next_index = 0
+        self._opened: deque[Future[_Opened]] = deque()
+        self._next = 0
 
     def __enter__(self) -> RunsAhead:
         return self
@@ -67,7 +86,7 @@ class RunsAhead:
 
     def _asked(self) -> Iterator[Run]:
         for row in self._rows:
-            found = self._index(row)
+            found = self._open_ahead()
             error = found.exception()
             if error is not None:
                 failed: Future[Buffer] = Future()
@@ -76,30 +95,81 @@ class RunsAhead:
                 return
             yield from self._runs(row, found.result())
 
-    def _index(self, row: Row) -> Future[IndexPart]:
-        """The index part of a row; those of the next rows are asked for, too."""
-        while self._next_index < len(self._rows) and len(self._indexes) < AHEAD:
-            one = self._rows[self._next_index]
-            self._indexes.append(self._pool.submit(self._get_index, one))
-            self._next_index += 1
-        return self._indexes.popleft()
+    def _open_ahead(self) -> Future[_Opened]:
+        """The next row; the index parts of those behind it are asked for, too."""
+        while self._next < len(self._rows) and len(self._opened) < AHEAD:
+            self._opened.append(self._pool.submit(self._open, self._rows[self._next]))
+            self._next += 1
+        return self._opened.popleft()
 
-    def _get_index(self, row: Row) -> IndexPart:
+    def _open(self, row: Row) -> _Opened:
+        """In a thread: what of a piece is to be read."""
         at = row.position + row.piece_bytes - row.index_bytes
         data = self._store.get_range(row.object, at, row.index_bytes)
-        return IndexPart(data, row.object, row)
-
-    def _runs(self, row: Row, index: IndexPart) -> Iterator[Run]:
-        start, end = max(self._bounds[0], row.base), min(self._bounds[1], row.end)
+        index = IndexPart(data, row.object, row)
+        start, end = self._within(row)
         if not row.log_bytes:
-            yield Run(row, end, None, [])
-            return
-        aborted = index.aborted_between(start, end)
-        at = index.position_of(start)
+            return _Opened(index, [])
+        rels = self._posting(row, index)
+        if rels is not None:
+            return _Opened(index, _spans_of(index, [row.base + rel for rel in rels], start, end))
         stop = index.run_end(index.position_of(end - 1), 1)
-        while at < stop:
-            upto = min(index.run_end(at, RUN_BYTES), stop)
-            get = self._pool.submit(self._store.get_range, row.object, row.position + at, upto - at)
-            reached = end if upto == stop else index.base_at(upto)
-            yield Run(row, reached, get, aborted)
-            at = upto
+        return _Opened(index, [(index.position_of(start), stop)])
+
+    def _posting(self, row: Row, index: IndexPart) -> Sequence[int] | None:
+        """Where the topic is, relative to the base; None: nobody knows, or in too many places."""
+        if self._hash is None or not index.has_topics:
+            return None
+        span = index.topic_span(self._hash)
+        if span is None:
+            return ()
+        if span.size_bytes > POSTING_BYTES_MAX:
+            return None
+        at = row.position + index.footer.postings.position + span.position
+        data = self._store.get_range(row.object, at, span.size_bytes)
+        return read_posting(data, span, self._hash, row.end - row.base)
+
+    def _within(self, row: Row) -> tuple[int, int]:
+        return max(self._bounds[0], row.base), min(self._bounds[1], row.end)
+
+    def _runs(self, row: Row, opened: _Opened) -> Iterator[Run]:
+        index, spans = opened
+        start, end = self._within(row)
+        aborted = index.aborted_between(start, end)
+        for number, (first, stop) in enumerate(spans):
+            at = first
+            while at < stop:
+                upto = min(index.run_end(at, RUN_BYTES), stop)
+                get = self._pool.submit(
+                    self._store.get_range, row.object, row.position + at, upto - at
+                )
+                following = upto if upto < stop else None
+                if following is None and number + 1 < len(spans):
+                    following = spans[number + 1][0]
+                reached = end if following is None else min(index.base_at(following), end)
+                yield Run(row, reached, get, aborted)
+                at = upto
+        if not spans:
+            yield Run(row, end, None, [])
+
+
+def _spans_of(
+    index: IndexPart, offsets: Sequence[int], start: int, end: int
+) -> list[tuple[int, int]]:
+    """Where batches with these offsets lie; what is near enough is one span."""
+    spans: list[tuple[int, int]] = []
+    for offset in offsets:
+        if not start <= offset < end or (spans and offset < _base_of(index, spans[-1][1], end)):
+            continue
+        first = index.position_of(offset)
+        stop = index.run_end(first, 1)
+        if spans and first - spans[-1][1] <= NEAR_BYTES:
+            spans[-1] = (spans[-1][0], stop)
+        else:
+            spans.append((first, stop))
+    return spans
+
+
+def _base_of(index: IndexPart, position: int, end: int) -> int:
+    """The first offset behind a span."""
+    return end if position >= index.footer.log_bytes else index.base_at(position)

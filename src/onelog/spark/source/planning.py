@@ -16,6 +16,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from onelog.base.topics import is_exact
 from onelog.kafka_client import Client, Named, Part, fetch_request
 from onelog.kernel import scan_valid
 from onelog.objects.rows import Row, rows_between
@@ -30,6 +31,8 @@ SAMPLE_MEAN: Final = 256.0
 SAMPLE_OFFSETS: Final = 2000
 """Fewer offsets than this are read in one task in any case: no sample is worth its while."""
 EVEN_ENOUGH: Final = 0.01
+EXACT_SHARE: Final = 0.05
+"""One topic of many is a small part of its pieces, and the index of each says where it is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class InStore:
 
     def weight(self, start: int, end: int) -> float:
         """About how many bytes of batches the rows have in [start, end)."""
-        return sum(
+        share = 1.0 if self.filter is None or not is_exact(self.filter) else EXACT_SHARE
+        return share * sum(
             row.log_bytes * (min(row.end, end) - max(row.base, start)) / (row.end - row.base)
             for row in rows_between(self.rows, start, end)
         )
