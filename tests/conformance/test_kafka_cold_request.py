@@ -15,6 +15,7 @@ from onelog.base.errors import NotAuthorized, NotFound
 from onelog.kafka_client import Access, Client
 from onelog.kafka_client.apis import Api
 from onelog.kafka_client.cold import read_cold
+from onelog.log.tier_config import StoreSupport
 from onelog.objects.store import StoreSettings, open_store
 from onelog.protocols.kafka import cold as cold_handler
 from onelog.record.batch import build_batch
@@ -32,6 +33,15 @@ OPTIONS = (
     f"aws_session_token={SECRET}",
     f"credentials_file=/etc/{SECRET}",
 )
+
+ARCHIVE = """
+name = "{name}"
+[sources.records]
+stream = "{name}"
+[targets.archive]
+from = "records"
+iceberg = "archive.{name}"
+"""
 
 
 @pytest.fixture
@@ -223,3 +233,24 @@ def test_a_broker_that_does_not_know_the_request_is_read_without_it() -> None:
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     assert asked == [Api.COLD, Api.METADATA, Api.COLD]
+
+
+def test_a_pipeline_that_copies_a_table_says_so(tmp_path, served, patch) -> None:
+    pytest.importorskip("pyspark")
+    from onelog.pipelines import load_pipeline  # noqa: PLC0415
+    from onelog.pipelines.options import second_copies  # noqa: PLC0415
+    from onelog.pipelines.workspace import Workspace  # noqa: PLC0415
+
+    patch.setattr(StoreSupport, "lacks", lambda *_: None)  # this engine writes no tables
+    names = unique("tabled"), unique("plain")
+    make_topic(served, names[0], 1, **{"onelog.tier.format": "iceberg"})
+    make_topic(served, names[1], 1)
+    workspace = Workspace(tmp_path, f"127.0.0.1:{served.ports['kafka']}")
+    for name, told in zip(names, (1, 0), strict=True):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(ARCHIVE.format(name=name))
+        notes = second_copies(load_pipeline(file), workspace)
+        assert len(notes) == told
+        assert all(f"iceberg('{name}')" in note for note in notes)
+    away = Workspace(tmp_path, "127.0.0.1:1")
+    assert second_copies(load_pipeline(tmp_path / f"{names[0]}.toml"), away) == []

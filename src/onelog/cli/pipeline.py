@@ -190,11 +190,13 @@ def _validated(pipeline: Pipeline, workspace: Workspace, *, plan: bool) -> str:
     """Check a pipeline of TOML; what it has."""
     from onelog.pipelines.launch import plan_pipeline  # noqa: PLC0415
     from onelog.pipelines.needs import need_spark  # noqa: PLC0415
-    from onelog.pipelines.options import check_options  # noqa: PLC0415
+    from onelog.pipelines.options import check_options, second_copies  # noqa: PLC0415
 
     need_spark()
     check_options(pipeline, workspace)
     if plan:
+        for note in second_copies(pipeline, workspace):
+            render.ERRORS.print(note, markup=False)
         for name, columns in plan_pipeline(pipeline, workspace).items():
             render.OUT.print(f"targets.{name}: {columns}", markup=False)
     return ", ".join(
@@ -262,7 +264,12 @@ def _add_running(app: App) -> None:
                 if once:
                     pipeline = msgspec.structs.replace(pipeline, mode="triggered")
                 ending = run_pipeline(
-                    pipeline, workspace, file=file, on_progress=watch.show, on_start=watch.started
+                    pipeline,
+                    workspace,
+                    file=file,
+                    on_progress=watch.show,
+                    on_start=watch.started,
+                    on_note=watch.note,
                 )
         render.OUT.print(f"pipeline {pipeline.name}: {ending}", markup=False)
 

@@ -43,6 +43,10 @@ class Watch:
         if self._live is not None:
             self._live.stop()
 
+    def note(self, text: str) -> None:
+        """Something that the user should know of the pipeline."""
+        render.ERRORS.print(f"pipeline {self._name}: {text}", markup=False)
+
     def started(self) -> None:
         """Spark is there."""
         render.ERRORS.print(f"pipeline {self._name}: running; Ctrl-C ends it", markup=False)

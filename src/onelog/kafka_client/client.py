@@ -246,6 +246,7 @@ class Client:
             named=Named(*page.named),
             lease=page.lease,
             lease_ms=page.lease_ms,
+            table=page.table,
         )
 
     def _cold_page(self, topic: str, partition: int, body: bytes) -> ColdPage | None:

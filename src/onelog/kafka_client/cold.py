@@ -30,6 +30,7 @@ class ColdPage(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[str | None, int | None] = (None, None)
     lease: str = ""
     lease_ms: int = 0
+    table: tuple[str, str] | None = None
 
 
 class ColdPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,8 @@ class ColdPart(msgspec.Struct, frozen=True, kw_only=True):
     lease: str
     lease_ms: int
     """How long the objects stay, whatever becomes of them."""
+    table: tuple[str, str] | None = None
+    """Format and name of the table that the records are, too; None: they are none."""
 
 
 _decoder: Final = msgspec.json.Decoder(ColdPage)

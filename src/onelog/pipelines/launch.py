@@ -16,7 +16,7 @@ from onelog.pipelines.attempts import (
     told_to_stop,
 )
 from onelog.pipelines.needs import need_spark
-from onelog.pipelines.options import check_options, check_topics
+from onelog.pipelines.options import check_options, check_topics, second_copies
 from onelog.pipelines.progress import Progress
 from onelog.pipelines.runner import PipelineRun
 from onelog.pipelines.sparks import spark_session
@@ -36,10 +36,13 @@ def run_pipeline(
     file: Path,
     on_progress: OnProgress = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Ending:
     """Run a pipeline to its end. Raises PipelineFailed, Conflict, ConfigError."""
     need_spark()
     check_options(pipeline, workspace)
+    for note in second_copies(pipeline, workspace):
+        on_note(note)
     state = State(workspace.state_dir(pipeline.name))
     status = new_status(pipeline.name, file, pipeline.master, pipeline.mode)
     return attempt(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.pipelines.spec import Pipeline, Target
 from onelog.pipelines.workspace import Workspace, as_text
+
+PARTS_ASKED: Final = 64
+"""Partitions of a source that are asked whether their stream is a table."""
 
 
 def source_options(
@@ -128,6 +133,33 @@ def check_topics(pipeline: Pipeline, workspace: Workspace) -> None:
                     find_topics(client, options.topics, lenient=not options.fail_on_data_loss)
             except OnelogError as error:
                 raise ConfigError(f"sources.{name}: {error}") from None
+
+
+def second_copies(pipeline: Pipeline, workspace: Workspace) -> list[str]:
+    """Sources whose records are a table already, if a target of the pipeline makes another one."""
+    from onelog.kafka_client import Client  # noqa: PLC0415 - only who runs
+    from onelog.spark.source.options import source_options as parsed  # noqa: PLC0415
+    from onelog.spark.source.topics import find_topics, parts_of  # noqa: PLC0415
+
+    if not any(row.named() and row.mode == "append" for row in pipeline.targets.values()):
+        return []
+    notes = []
+    for name, source in pipeline.sources.items():
+        if source.named() is not None:
+            continue
+        options = parsed(source_options(pipeline, name, "any", workspace), streaming=True)
+        quick = replace(options.access, timeout_s=0.0)
+        # A broker that is away is not this note's concern: the run waits for it.
+        with contextlib.suppress(OnelogError), Client(quick) as client:
+            found = find_topics(client, options.topics, lenient=True)
+            parts = [client.cold(*part, 0, 0) for part in parts_of(found)[:PARTS_ASKED]]
+            tables = sorted({part.table for part in parts if part and part.table})
+            notes += [
+                f"sources.{name} is a table already, {kind}('{table}'): ask it by SQL. This"
+                " pipeline keeps a second copy of the records"
+                for kind, table in tables
+            ]
+    return notes
 
 
 def _checked(

@@ -63,6 +63,8 @@ class ColdAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As the names request has it."""
     lease: str = ""
     lease_ms: int = 0
+    table: tuple[str, str] | None = None
+    """Format and name of the table that the stream's history is; None: it is none."""
 
 
 async def cold(hub: Hub, request: Request) -> bytes:
@@ -113,7 +115,15 @@ async def _answer(
         named=named_row(topic, asked.partition),
         lease=asked.lease or secrets.token_hex(8),
         lease_ms=LEASE_MS,
+        table=_table(topic, asked.partition),
     )
+
+
+def _table(topic: KafkaTopic, partition: int) -> tuple[str, str] | None:
+    stream = topic.partition(partition).place.stream if isinstance(topic, View) else topic.stream
+    assert stream is not None, "a topic that is no view is a stream"
+    tier = stream.config.tier
+    return (tier.format.value, tier.table or stream.name) if tier.format.is_table else None
 
 
 def _decode(body: bytes) -> ColdRequest:
