@@ -45,7 +45,7 @@ class Run(NamedTuple):
 class _Opened(NamedTuple):
     """A piece whose index part is here."""
 
-    index: IndexPart
+    part: IndexPart
     spans: list[tuple[int, int]]
     """Where wanted batches lie in the log, by positions with an index entry."""
 
