@@ -29,14 +29,7 @@ from onelog.admin.passes import SUBJECT as PASSES
 from onelog.admin.passes import run_pass_command
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import HttpServer
-from onelog.assembly import (
-    open_broker,
-    open_store,
-    security_settings,
-    store_cache,
-    store_prices,
-    store_settings,
-)
+from onelog.assembly import open_broker, open_store, security_settings, with_store
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
@@ -91,7 +84,7 @@ _M_MMAP_THRESHOLD: Final = -3
 def broker_settings(config: Config) -> BrokerSettings:
     """What the configuration says to the broker."""
     defaults, main = config.defaults.stream, config.main
-    return BrokerSettings(
+    settings = BrokerSettings(
         main=StreamConfig(
             name=MAIN,
             captures=("#",),
@@ -112,11 +105,8 @@ def broker_settings(config: Config) -> BrokerSettings:
         quota_burst_s=config.security.quotas.burst_ms / 1000,
         quota_patience_s=config.security.quotas.patience_ms / 1000,
         reserved=(STREAM_PREFIX,),
-        store=store_settings(config.store),
-        store_couriers=config.store.couriers,
-        store_cache=store_cache(config.store),
-        store_prices=store_prices(config.store.prices),
     )
+    return with_store(settings, config.store)
 
 
 class Server:

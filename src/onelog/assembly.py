@@ -27,6 +27,7 @@ from onelog.broker import (
     BrokerSettings,
     NamedViews,
     Quotas,
+    TierLimits,
     audit_reading,
     backup_commands,
     stream_commands,
@@ -275,6 +276,7 @@ async def open_broker(
     broker.objects.store = objects
     if tiers is not None:
         broker.objects.keepers.update(tiers.keepers())
+        broker.maintenance.tiering.buriers.append(tiers.deleted.bury)
     return broker
 
 
@@ -309,25 +311,29 @@ def _object_store(settings: StoreSettings | None) -> ObjectStore | None:
         raise ConfigError(f"store.url, store.options: {error}") from error
 
 
-def store_settings(chosen: StoreKeys) -> StoreSettings | None:
-    """What the configuration says about the object store; None: there is none."""
+def with_store(settings: BrokerSettings, chosen: StoreKeys) -> BrokerSettings:
+    """The settings of a broker with what the configuration says about its object store."""
     if not chosen.url:
-        return None
-    return StoreSettings(
-        url=chosen.url, options=store_options(chosen), deadline_ms=chosen.deadline_ms
+        return settings
+    return msgspec.structs.replace(
+        settings,
+        store=StoreSettings(
+            url=chosen.url, options=store_options(chosen), deadline_ms=chosen.deadline_ms
+        ),
+        store_couriers=chosen.couriers,
+        store_prices=_prices(chosen.prices),
+        store_cache=CacheSettings(
+            directory=Path(chosen.cache_dir) if chosen.cache_dir else None,
+            cache_bytes=chosen.cache_bytes,
+            index_bytes=chosen.index_bytes,
+        ),
+        tier_limits=TierLimits(
+            upload_bytes_per_s=chosen.upload_bytes_per_s, grace_ms=chosen.grace_ms
+        ),
     )
 
 
-def store_cache(chosen: StoreKeys) -> CacheSettings:
-    """What the configuration says about the cache of cold bytes."""
-    return CacheSettings(
-        directory=Path(chosen.cache_dir) if chosen.cache_dir else None,
-        cache_bytes=chosen.cache_bytes,
-        index_bytes=chosen.index_bytes,
-    )
-
-
-def store_prices(chosen: StorePrices) -> Prices:
+def _prices(chosen: StorePrices) -> Prices:
     """What the configuration says about its prices."""
     return Prices(
         put=chosen.put,

@@ -100,7 +100,11 @@ def mqtt(server, client_id: str, **options):
 
 
 def test_every_list_runs_and_is_a_table_for_people_and_one_document_for_programs(onelog):
-    given = {"partition list": ["main"], "segment list": ["main", "0"]}
+    given = {
+        "partition list": ["main"],
+        "segment list": ["main", "0"],
+        "stream tier": ["main"],
+    }
     for row in COMMANDS:
         if row.is_list or row.words in ("view list", "user list", "token list"):
             words = [*row.words.split(), *given.get(row.words, [])]

@@ -13,6 +13,7 @@ from onelog.admin import samples
 from onelog.admin.samples import REST, StreamSamples
 from onelog.base.clock import ManualClock
 from onelog.base.limits import METRIC_STREAMS_MAX
+from onelog.broker import StreamConfig
 from onelog.observe import Registry, Sample, Troubles
 
 
@@ -79,6 +80,13 @@ async def test_other_work_has_its_turn_while_a_source_of_many_samples_is_read():
     assert turns > 900
 
 
+class FakePartition:
+    """A partition without a tier."""
+
+    def tier_status(self) -> None:
+        return None
+
+
 class FakeStream:
     """A stream as large as its name says."""
 
@@ -86,7 +94,8 @@ class FakeStream:
         self.name = name
         self.size_bytes = size_bytes
         self.record_count = 2
-        self.partitions = (1, 2, 3)
+        self.config = StreamConfig(name=name)
+        self.partitions = (FakePartition(),) * 3
 
 
 async def shown(source: StreamSamples) -> dict[str, dict[str, float]]:

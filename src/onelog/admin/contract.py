@@ -71,7 +71,12 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: int
     last_stable_offset: int
     durable_offset: int
+    local_start_offset: int
+    """First offset that is on this machine; below it records are in the object store."""
     size_bytes: int
+    """In every place, each byte once."""
+    cold_bytes: int
+    """In the object store."""
     segments: int
     state: str
     """`running`, or `stopped: ` and why."""
@@ -88,6 +93,8 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool
     """Whether nothing is added to it any more."""
     created_ms: int
+    place: str
+    """`local`, `cold` (only in the object store) or `both`."""
 
 
 class CursorPosition(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, NamedTuple
 
+from onelog.base.clock import SystemClock
 from onelog.base.limits import METRIC_STREAMS_MAX
 from onelog.broker import Broker, Stream
 from onelog.observe import Sample
@@ -17,6 +18,7 @@ from onelog.observe.metrics import Pause, next_pass
 
 REST: Final = "~rest"
 """The label of all other streams together. No stream can have this name: `~` is the broker's."""
+_CLOCK: Final = SystemClock()
 _AT_ONCE: Final = 10
 """Streams that a scrape looks at before it asks whether others are to have a turn."""
 
@@ -27,6 +29,11 @@ class StreamNumbers(NamedTuple):
     size_bytes: int
     records: int
     partitions: int
+    tiers: int = 0
+    """1: it has a tier."""
+    cold_bytes: int = 0
+    lag_bytes: int = 0
+    lag_age_ms: int = 0
 
 
 class StreamSamples:
@@ -36,8 +43,14 @@ class StreamSamples:
     its lines until it is deleted, so that time series do not come and go with the sizes.
     """
 
-    def __init__(self, streams: Callable[[], list[Stream]], pause: Pause = next_pass) -> None:
+    def __init__(
+        self,
+        streams: Callable[[], list[Stream]],
+        pause: Pause = next_pass,
+        now_ms: Callable[[], int] = _CLOCK.now_ms,
+    ) -> None:
         self._streams = streams
+        self._now_ms = now_ms
         self._pause = pause
         self._own: set[str] = set()
         """Streams that have lines of their own."""
@@ -50,7 +63,7 @@ class StreamSamples:
         rows: list[tuple[StreamNumbers, str]] = []
         hidden: set[str] = set()
         for stream in self._streams():
-            rows.append((_numbers(stream), stream.name))
+            rows.append((_numbers(stream, self._now_ms()), stream.name))
             if sees is not None and not sees(stream):
                 hidden.add(stream.name)
             if len(rows) % _AT_ONCE == 0:
@@ -93,44 +106,51 @@ def _without(
 
 
 def _sum(rows: list[StreamNumbers]) -> StreamNumbers:
-    return StreamNumbers(*map(sum, zip(*rows, strict=True)))
+    sums = StreamNumbers(*map(sum, zip(*rows, strict=True)))
+    return sums._replace(lag_age_ms=max(row.lag_age_ms for row in rows))
 
 
-def _numbers(stream: Stream) -> StreamNumbers:
-    return StreamNumbers(stream.size_bytes, stream.record_count, len(stream.partitions))
-
-
-def _samples_of(name: str, found: StreamNumbers) -> tuple[Sample, ...]:
-    labels = (("stream", name),)
-    return (
-        Sample(
-            "onelog_stream_partitions",
-            "Partitions of a stream.",
-            "gauge",
-            found.partitions,
-            labels,
-        ),
-        Sample(
-            "onelog_stream_size_bytes",
-            "Bytes that a stream holds.",
-            "gauge",
-            found.size_bytes,
-            labels,
-        ),
-        Sample(
-            "onelog_stream_records",
-            "Offsets between start and end of a stream.",
-            "gauge",
-            found.records,
-            labels,
-        ),
+def _numbers(stream: Stream, now_ms: int) -> StreamNumbers:
+    found = StreamNumbers(stream.size_bytes, stream.record_count, len(stream.partitions))
+    statuses = [one for row in stream.partitions if (one := row.tier_status()) is not None]
+    cold_bytes = sum(status.cold_bytes for status in statuses)
+    if not stream.config.tier.is_on and not cold_bytes:
+        return found
+    lags = [lag for row in stream.partitions if (lag := row.tier_lag()).bytes]
+    oldest_ms = min((lag.oldest_ms for lag in lags), default=now_ms)
+    return found._replace(
+        tiers=1,
+        cold_bytes=cold_bytes,
+        lag_bytes=sum(lag.bytes for lag in lags),
+        lag_age_ms=max(0, now_ms - oldest_ms),
     )
+
+
+def _samples_of(name: str, found: StreamNumbers) -> Iterator[Sample]:
+    labels = (("stream", name),)
+    rows: list[tuple[str, str, float]] = [
+        ("stream_partitions", "Partitions of a stream.", found.partitions),
+        ("stream_size_bytes", "Bytes that a stream holds.", found.size_bytes),
+        ("stream_records", "Offsets between start and end of a stream.", found.records),
+    ]
+    if found.tiers:
+        rows += [
+            ("tier_cold_bytes", "Bytes of a stream in the object store.", found.cold_bytes),
+            ("tier_lag_bytes", "Sealed bytes that are not in the store.", found.lag_bytes),
+            (
+                "tier_lag_seconds",
+                "Age of the oldest sealed byte that is not in the store.",
+                found.lag_age_ms / 1000,
+            ),
+        ]
+    for short, about, value in rows:
+        yield Sample(f"onelog_{short}", about, "gauge", value, labels)
 
 
 def broker_samples(broker: Broker) -> Iterator[Sample]:
     """What the broker did since it started, and what it holds now."""
     counters, shared = broker.maintenance.counters, broker.streams.shared
-    letters = broker.cursors.dead_letters
+    letters, tiers = broker.cursors.dead_letters, broker.maintenance.tiering.counters
     totals = (
         ("onelog_messages_published_total", "Messages published.", broker.publisher.messages),
         ("onelog_publish_ticks_total", "Loop passes that wrote.", broker.publisher.ticks),
@@ -163,6 +183,10 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
             shared.unseen.overflows,
         ),
         ("onelog_pin_alarms_total", "Times that cursors lost pinned records.", counters.alarms),
+        ("onelog_tier_pieces_total", "Pieces copied to the object store.", tiers.pieces),
+        ("onelog_tier_bytes_total", "Bytes of the log copied to the store.", tiers.bytes),
+        ("onelog_tier_objects_deleted_total", "Objects of tiers deleted.", tiers.objects_deleted),
+        ("onelog_tier_errors_total", "Work of tiers that failed.", tiers.errors),
     )
     for name, text, value in totals:
         yield Sample(name, text, "counter", value)
@@ -177,6 +201,11 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
             "onelog_backup_last_success_seconds",
             "When the last backup since the start was done, as a Unix time; 0: none was.",
             broker.backups.last_success_ms // 1000,
+        ),
+        (
+            "onelog_tier_last_success_seconds",
+            "When the store last answered a tier, as a Unix time; 0: none was moved.",
+            tiers.last_success_ms // 1000,
         ),
     )
     for name, text, value in now:

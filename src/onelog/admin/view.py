@@ -198,6 +198,7 @@ def _segment_row(row: SegmentInfo) -> StoredSegment:
         newest_ms=None if row.max_timestamp_ms < 0 else row.max_timestamp_ms,
         sealed=row.sealed,
         created_ms=row.created_ms,
+        place=row.place,
     )
 
 
@@ -225,7 +226,7 @@ def _stream_info(stream: Stream) -> StreamInfo:
 
 
 def _partition_info(partition: PartitionHandle) -> PartitionInfo:
-    facts = partition.facts()
+    facts, tier = partition.facts(), partition.tier_status()
     return PartitionInfo(
         partition=partition.id,
         start_offset=facts.ends.start,
@@ -233,7 +234,9 @@ def _partition_info(partition: PartitionHandle) -> PartitionInfo:
         high_watermark=facts.ends.high_watermark,
         last_stable_offset=facts.ends.stable,
         durable_offset=facts.durable,
+        local_start_offset=partition.local_start_offset,
         size_bytes=facts.size_bytes,
+        cold_bytes=0 if tier is None else tier.cold_bytes,
         segments=facts.segments,
         state=facts.state,
     )

@@ -64,12 +64,16 @@ from onelog.log.handle import (
     PartitionHandle,
     ProducerFacts,
     SegmentInfo,
+    TierLag,
+    TierStatus,
 )
 from onelog.log.internal import check_known, kept_batches
 from onelog.log.moves import Move, SourceKey
 from onelog.log.promises import Durability, Timestamps
 from onelog.log.stream import Stream
 from onelog.log.tier_config import ColdFormat, TierConfig
+from onelog.log.tier_tasks import TierInfo, TierTask
+from onelog.log.tiering import TierLimits
 from onelog.log.touched import Touched
 from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.metadata.once import written_once
@@ -147,6 +151,11 @@ __all__ = [
     "SourceKey",
     "StreamConfig",
     "TierConfig",
+    "TierInfo",
+    "TierLag",
+    "TierTask",
+    "TierLimits",
+    "TierStatus",
     "ColdFormat",
     "check_fields",
     "NO_BOUND_MS",

@@ -44,6 +44,8 @@ from onelog.log.internal import fix_placement
 from onelog.log.maintenance import Maintenance
 from onelog.log.syncer import Syncer
 from onelog.log.tier_config import ColdFormat, StoreSupport
+from onelog.log.tier_tasks import Tiers
+from onelog.log.tiering import TierLimits
 from onelog.metadata.store import MetadataStore
 from onelog.objects.counts import Prices
 from onelog.objects.store import StoreSettings
@@ -102,6 +104,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     store_prices: Prices = NO_PRICES
     tier_formats: tuple[ColdFormat, ...] = (ColdFormat.LOG,)
     """How this broker can write the history of streams into the store."""
+    tier_limits: TierLimits = TierLimits()
     traced: bool = False
     """Whether writes are noted, for the spans of traced messages."""
 
@@ -157,6 +160,7 @@ class Broker:
         self.sessions: Sessions
         self.views: NamedViews
         self.maintenance: Maintenance
+        self.tiers: Tiers
         self.backups = Backups(
             partial(freeze, self.streams, engines, store), scratch, clock, self.troubles
         )
@@ -231,6 +235,9 @@ class Broker:
             flush_interval_s=self._settings.flush_interval_s,
             helper_bytes_min=self._settings.helper_bytes_min,
         )
+        tiering = self.maintenance.tiering
+        tiering.limits = self._settings.tier_limits
+        self.tiers = Tiers(streams, tiering, clock, self.troubles)
         await self.backups.open()
         self.maintenance.start()
 
@@ -307,6 +314,7 @@ class Broker:
         try:
             await self.backups.close()
             await self.objects.close()
+            await self.tiers.close()
             await self.maintenance.stop()
             await self.sessions.close()
             await self.cursors.close()

@@ -18,7 +18,7 @@ from onelog.base.errors import InvalidRequest, NotAuthorized
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.streams import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig, tier_problem
-from onelog.log.handle import PartitionFacts
+from onelog.log.handle import PartitionFacts, PartitionHandle
 from onelog.log.promises import Durability
 from onelog.log.stream import Stream
 from onelog.log.tier_config import OFF, ColdFormat, StoreSupport, TierConfig
@@ -116,6 +116,9 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     size_bytes: int
     state: str
+    local_start_offset: int = 0
+    cold_bytes: int = 0
+    """In the object store."""
 
 
 class StreamDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,14 +307,17 @@ def _detail(stream: Stream) -> StreamDetail:
     return StreamDetail(
         settings=dict(_flatten(msgspec.to_builtins(stream.config), "")),
         partitions=tuple(
-            _partition_row(row.id, row.facts()) for row in stream.partitions[:PARTITIONS_SHOWN]
+            _partition_row(row, row.facts()) for row in stream.partitions[:PARTITIONS_SHOWN]
         ),
     )
 
 
-def _partition_row(number: int, facts: PartitionFacts) -> PartitionRow:
+def _partition_row(partition: PartitionHandle, facts: PartitionFacts) -> PartitionRow:
+    tier = partition.tier_status()
     return PartitionRow(
-        partition=number,
+        partition=partition.id,
+        local_start_offset=partition.local_start_offset,
+        cold_bytes=0 if tier is None else tier.cold_bytes,
         start_offset=facts.ends.start,
         end_offset=facts.end,
         size_bytes=facts.size_bytes,

@@ -265,12 +265,18 @@ def _show_one(found: StreamAnswer) -> None:
     render.print_whole(table)
     render.OUT.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("partition", "start", "end", "size"):
+    has_cold = any(part.cold_bytes for part in detail.partitions)
+    for title in ("partition", "start", *(("local",) * has_cold), "end", "size"):
         table.add_column(title, justify="right", no_wrap=True)
+    if has_cold:
+        table.add_column("in the store", justify="right", no_wrap=True)
     table.add_column("state")
     for part in detail.partitions:
         size = format_quantity(part.size_bytes, "bytes")
-        cells = (str(part.partition), f"{part.start_offset:,}", f"{part.end_offset:,}", size)
+        cells = [str(part.partition), f"{part.start_offset:,}", f"{part.end_offset:,}", size]
+        if has_cold:
+            cells.insert(2, f"{part.local_start_offset:,}")
+            cells.append(format_quantity(part.cold_bytes, "bytes"))
         style = "" if part.state == "running" else "red"
         table.add_row(*cells, Text(visible(part.state), style=style))
     render.print_whole(table)

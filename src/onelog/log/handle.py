@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from onelog.base.errors import CorruptBatch, OnelogError, PartitionCorrupt
 from onelog.base.ids import Epoch, Offset, PartitionId, TimestampMs
@@ -27,6 +27,7 @@ from onelog.log.wakeup import Callback, Waiter
 from onelog.objects.rows import Row
 from onelog.record.batch import Marker
 from onelog.storage.engine import Cold, SegmentInfo
+from onelog.storage.tier import TierStatus
 
 __all__ = [
     "AbortedTxn",
@@ -37,6 +38,8 @@ __all__ = [
     "PartitionHandle",
     "ProducerFacts",
     "SegmentInfo",
+    "TierLag",
+    "TierStatus",
 ]
 
 T = TypeVar("T")
@@ -64,6 +67,17 @@ class PartitionFacts(NamedTuple):
     segments: int
     state: str
     """`running`, or why it is stopped."""
+
+
+class TierLag(NamedTuple):
+    """Sealed bytes of a partition that are not in the object store yet."""
+
+    bytes: int
+    oldest_ms: int
+    """When the first of them was written; 0: there are none."""
+
+
+NO_LAG: Final = TierLag(0, 0)
 
 
 class ProducerFacts(NamedTuple):
@@ -115,6 +129,19 @@ class PartitionHandle(Protocol):
     @property
     def start_offset(self) -> Offset:
         """First offset that may be read."""
+        ...
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset whose batches are on this machine."""
+        ...
+
+    def tier_status(self) -> TierStatus | None:
+        """How far its tier is; None: it has none."""
+        ...
+
+    def tier_lag(self) -> TierLag:
+        """What could be in the object store, and is not."""
         ...
 
     @property
@@ -195,6 +222,13 @@ class PartitionHandle(Protocol):
         """
         ...
 
+    def stored_aborts(self, start: Offset, upto: Offset, *, wait: bool) -> list[AbortedTxn]:
+        """In any thread: aborted transactions in [start, upto) that only the object store knows.
+
+        Raises Cold, unless it may wait.
+        """
+        ...
+
     def stored_topic_offsets(
         self, hashed_topic: int, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
@@ -215,7 +249,13 @@ class PartitionHandle(Protocol):
         ...
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end)."""
+        """Aborted transactions with records in [start, end). Raises Cold where only the object
+        store knows."""
+        ...
+
+    @property
+    def aborted_from(self) -> int:
+        """Below it, `aborted_between` asks the object store, and the caller asks for little."""
         ...
 
     def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from onelog.base.errors import CorruptBatch, OnelogError, PartitionCorrupt
 from onelog.base.ids import Epoch, Offset, TimestampMs
 from onelog.kernel import BatchInfo, PartitionEnd
 from onelog.log.arrivals import Arrivals
 from onelog.log.epochs import EpochHistory
-from onelog.log.handle import Ends, PartitionFacts, ProducerFacts
+from onelog.log.handle import NO_LAG, Ends, PartitionFacts, ProducerFacts, TierLag
 from onelog.log.lookup import Lookup
 from onelog.log.producers import AbortedTxn, Producers
 from onelog.log.promises import Appended, LiveFeed
@@ -26,6 +28,7 @@ from onelog.log.visibility import Visibility
 from onelog.log.wakeup import Callback, Waiter
 from onelog.objects.rows import Row
 from onelog.storage.engine import Cold, PartitionLog, SegmentInfo, in_place
+from onelog.storage.tier import TierStatus
 
 T = TypeVar("T")
 
@@ -68,6 +71,24 @@ class LocalReads(PartitionEnd):
     def start_offset(self) -> Offset:
         """First offset that may be read."""
         return self.log.start_offset
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset whose batches are on this machine."""
+        return self.log.local_start_offset
+
+    def tier_status(self) -> TierStatus | None:
+        """How far its tier is; None: it has none."""
+        tier = self.log.tier
+        return None if tier is None else tier.status()
+
+    def tier_lag(self) -> TierLag:
+        """What could be in the object store, and is not."""
+        tier = self.log.tier
+        if tier is None:
+            return NO_LAG
+        rows = tier.waiting(self.last_stable_offset)
+        return TierLag(sum(row.size_bytes for row in rows), rows[0].created_ms) if rows else NO_LAG
 
     @property
     def high_watermark(self) -> Offset:
@@ -129,6 +150,13 @@ class LocalReads(PartitionEnd):
             return log.read(offset, max_bytes, upto)
         return in_place(log, partial(log.read, offset, max_bytes, upto))
 
+    def stored_aborts(self, start: Offset, upto: Offset, *, wait: bool) -> list[AbortedTxn]:
+        """In any thread: aborted transactions in [start, upto) that only the object store knows."""
+        log = self.log
+        read = partial(log.aborted, start, upto)
+        found = in_place(log, read) if wait else read()
+        return [AbortedTxn(*msgspec.structs.astuple(span)) for span in found]
+
     def stored_topic_offsets(
         self, hashed_topic: int, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
@@ -149,8 +177,22 @@ class LocalReads(PartitionEnd):
         return self.in_place(self.lookup.max_timestamp)
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end)."""
-        return self.producers.aborted_between(start, end)
+        """Aborted transactions with records in [start, end). Raises Cold where only the object
+        store knows."""
+        producers = self.producers
+        found = producers.aborted_between(start, end)
+        if start < producers.aborted_from:
+            known = {(txn.producer_id, txn.first_offset) for txn in found}
+            upto = Offset(min(end, producers.aborted_from))
+            away = self.log.aborted(Offset(start), upto)
+            rows = [AbortedTxn(*msgspec.structs.astuple(span)) for span in away]
+            return [row for row in rows if (row.producer_id, row.first_offset) not in known] + found
+        return found
+
+    @property
+    def aborted_from(self) -> int:
+        """Below it, `aborted_between` asks the object store, and the caller asks for little."""
+        return self.producers.aborted_from
 
     def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
         """In any thread: what an object store holds of the offsets in [start, upto), in order."""

@@ -1,4 +1,5 @@
-"""Maintenance: what partitions need now and then: roll, retention, thinning, compaction, flush.
+"""Maintenance: what partitions need now and then: roll, retention, tiering, thinning, compaction,
+flush.
 
 Rules:
 - One owned task has a timer for each kind of pass. Retention, thinning and compaction each pass
@@ -8,6 +9,7 @@ Rules:
   rewriting runs at a time.
 - An error of one partition or of one hook stops nothing else (`log/visits.py`, `log/leaving.py`).
 - While nobody knows what durable cursors need, nothing leaves (`Pins` raises Unavailable).
+- Streams with a tier are not thinned: what is held back lies in the object store anyway.
 - `stop` ends a running rewriting at its next batch and waits for it.
 """
 
@@ -37,6 +39,7 @@ from onelog.log.retention import Decision, apply_retention, new_start, roll_due
 from onelog.log.rewriting import Pacer, Rewriting
 from onelog.log.syncer import Syncer
 from onelog.log.thinning import Needs, Thinned, thin
+from onelog.log.tiering import Tiering
 from onelog.log.visits import CHUNK, FAILED, Counters, Pins, Visit, Visits, chunks_of
 from onelog.observe.logging import get_logger
 from onelog.storage.engine import SegmentInfo
@@ -96,6 +99,8 @@ class Maintenance:
         self._troubles = catalog.troubles
         self._visits = Visits(catalog, syncer.chores, clock, pins, self.counters)
         self._hooks = LeavingHooks(self._troubles, self.counters)
+        self.tiering = Tiering(catalog, clock, self._hooks, self._visits.failed)
+        """What moves history to the object store."""
         self._needs = needs
         self._held: dict[Partition, tuple[Visit, Sequence[SegmentInfo]]] = {}
         """The bytes that the last pass of retention found held back."""
@@ -117,6 +122,7 @@ class Maintenance:
         """Stop, and wait for work under way. Idempotent."""
         self._stopping.set()
         self._stopped.set()
+        await self.tiering.stop()
         if self._task is not None:
             await self._task
 
@@ -126,11 +132,17 @@ class Maintenance:
             group.create_task(self._every(self._interval_s, self.retain_once))
             group.create_task(self._every(self._interval_s, self.compact_once))
             group.create_task(self._every(self._interval_s, self.thin_once))
+            group.create_task(self._every(self._interval_s, self.tier_once, self.tiering.pause_s))
 
-    async def _every(self, interval_s: float, once: Callable[[], Awaitable[None]]) -> None:
+    async def _every(
+        self,
+        interval_s: float,
+        once: Callable[[], Awaitable[None]],
+        sooner: Callable[[float], float] = lambda interval_s: interval_s,
+    ) -> None:
         while not self._stopped.is_set():
             try:
-                await asyncio.wait_for(self._stopped.wait(), interval_s)
+                await asyncio.wait_for(self._stopped.wait(), sooner(interval_s))
             except TimeoutError:
                 try:
                     await once()
@@ -139,8 +151,9 @@ class Maintenance:
                     self._troubles.note(FAILED, once.__name__, error)
 
     async def run_once(self) -> None:
-        """One pass of retention, thinning and compaction over every partition."""
+        """One pass of retention, tiering, thinning and compaction over every partition."""
         await self.retain_once()
+        await self.tier_once()
         await self.thin_once()
         await self.compact_once()
 
@@ -159,7 +172,8 @@ class Maintenance:
                 )
                 if result.decision is not None:
                     await self._apply(partition, result.decision)
-                    if result.decision.held and visit.config.cleanup is Cleanup.DELETE:
+                    thins = visit.config.cleanup is Cleanup.DELETE and not visit.has_tier
+                    if result.decision.held and thins:
                         held[partition] = (visit, result.decision.held)
         self._held = held
         self._thinned = {one: row for one, row in self._thinned.items() if one in held}
@@ -196,6 +210,10 @@ class Maintenance:
             partition=key[1],
             start_offset=decision.start,
         )
+
+    async def tier_once(self) -> None:
+        """Move history to the object store, and let local bytes go."""
+        await self.tiering.once()
 
     # -- compaction
 

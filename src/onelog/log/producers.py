@@ -9,7 +9,8 @@ Rules (Kafka's, because every view needs them):
 - A transaction opens at the first transactional batch of a producer and ends with a control batch.
   The last stable offset is the first offset of the earliest open transaction; a transaction that
   has ended counts as open until its marker is visible, because a crash could still lose the marker.
-- Aborted transactions are remembered for as long as the log holds their records.
+- Aborted transactions are remembered for as long as this machine holds their records; the object
+  store knows those whose records are only there (`aborted_from`).
 All of it is derived from batch headers and markers, so it can be rebuilt by replay; a snapshot
 only shortens the replay.
 """
@@ -106,11 +107,13 @@ def _find_repeated(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_aborted", "_entries", "_open", "ended", "markers")
+    __slots__ = ("_aborted", "_entries", "_open", "aborted_from", "ended", "markers")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._aborted: list[AbortedTxn] = []
+        self.aborted_from = 0
+        """Transactions that ended below this offset are not remembered here."""
         self._open: dict[int, int] = {}
         self.ended = _NONE_ENDED
         self.markers = Markers()
@@ -289,8 +292,13 @@ class Producers:
     def forget_before(self, start: int) -> None:
         """Drop aborted transactions and markers that the log no longer holds."""
         self.markers.forget_before(start)
+        self.forget_aborted_before(start)
+
+    def forget_aborted_before(self, start: int) -> None:
+        """Drop aborted transactions whose records are not on this machine."""
         first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
         del self._aborted[:first]
+        self.aborted_from = max(self.aborted_from, start)
 
     def expire(self, before_ms: int) -> int:
         """Forget producers that have no open transaction and have been silent since `before_ms`."""
@@ -302,6 +310,18 @@ class Producers:
         for producer_id in gone:
             del self._entries[producer_id]
         return len(gone)
+
+    def adopt(self, entry: ProducerEntry) -> None:
+        """Know a producer that another state knows; it has no transaction here."""
+        self._remember(
+            ProducerEntry(
+                entry.producer_id,
+                entry.epoch,
+                entry.last_seen_ms,
+                list(entry.batches),
+                any_sequence=entry.any_sequence,
+            )
+        )
 
     def forget(self, producer_id: int) -> None:
         """Forget a producer that never comes back, unless it has a transaction open here."""

@@ -91,4 +91,5 @@ def replay_state(
         offset = Offset(infos[-1].last_offset + 1)
     producers.settle(end if high_watermark is None else high_watermark)
     producers.forget_before(log.start_offset)
+    producers.forget_aborted_before(log.local_start_offset)
     return producers, epochs

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import takewhile
 from typing import NamedTuple
 
 from onelog.base.ids import Offset
 from onelog.log.config import Retention
 from onelog.log.partition import Partition
+from onelog.log.tier_config import LocalWindow
 from onelog.storage.engine import SegmentInfo
 
 
@@ -88,6 +90,23 @@ def new_start(
         quota_exceeded=exceeded,
         held=candidates[dropped:wanted],
     )
+
+
+def new_local_start(
+    segments: Sequence[SegmentInfo], window: LocalWindow, now_ms: int
+) -> Offset | None:
+    """Where the local part of a log may begin; None: nothing of it may go.
+
+    Segments go that are in the object store, too, oldest first. Pins of cursors hold nothing back:
+    no record leaves the log. Bytes that are only in the store do not count.
+    """
+    local = [row for row in segments if row.place != "cold"]
+    candidates = list(takewhile(lambda row: row.place == "both" and row.sealed, local))
+    dropped = max(
+        _older_than(candidates, window.age_ms, now_ms),
+        _beyond_bytes(candidates, sum(row.size_bytes for row in local), window.bytes),
+    )
+    return candidates[dropped - 1].end_offset if dropped else None
 
 
 def roll_due(

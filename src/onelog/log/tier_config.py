@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from onelog.storage.tier import TierFormat, TierSettings
+
 AS_TOTAL: Final = -2
 """The bound of the total retention holds (Kafka has the same number for it)."""
 NO_BOUND: Final = -1
@@ -37,6 +39,13 @@ class ColdFormat(StrEnum):
     def is_table(self) -> bool:
         """Whether SQL reads it, too."""
         return self in (ColdFormat.ICEBERG, ColdFormat.DELTA)
+
+
+_STORED: Final[dict[ColdFormat, TierFormat]] = {
+    ColdFormat.LOG: "log",
+    ColdFormat.ICEBERG: "iceberg",
+    ColdFormat.DELTA: "delta",
+}
 
 
 class TierConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +153,23 @@ def window_of(tier: TierConfig, *, age_ms: int, size_bytes: int, partitions: int
     return LocalWindow(
         age_ms=age_ms if tier.local_age_ms == AS_TOTAL else tier.local_age_ms,
         bytes=local_bytes if local_bytes < 0 else local_bytes // partitions,
+    )
+
+
+def tier_settings(tier: TierConfig, stream: str) -> TierSettings | None:
+    """The part of a tier that the storage engine needs; None: there is no tier."""
+    if not tier.is_on:
+        return None
+    words = {
+        "table": tier.table or stream,
+        "catalog": tier.catalog,
+        "columns": tier.columns,
+        "commit_ms": str(tier.commit_ms),
+        "snapshot_age_ms": str(tier.snapshot_age_ms),
+        "table_age_ms": str(tier.table_age_ms),
+    }
+    return TierSettings(
+        format=_STORED[tier.format], copy=tier.copy, table=words if tier.format.is_table else {}
     )
 
 

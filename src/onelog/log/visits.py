@@ -67,6 +67,12 @@ class Visit(NamedTuple):
     high_watermark: Offset
     last_stable_offset: Offset
 
+    @property
+    def has_tier(self) -> bool:
+        """Whether records of it are in the object store, or go there."""
+        status = self.partition.tier_status()
+        return self.config.tier.is_on or (status is not None and status.rows > 0)
+
 
 class Visits:
     """Goes over the partitions of a catalog."""

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from onelog.admin.api.declaring import (
+    ADMIN,
     NOTHING,
     OPERATOR,
     VIEWER,
@@ -31,7 +32,7 @@ from onelog.admin.api.sight import Sight
 from onelog.admin.contract import PartitionInfo, StoredSegment, StreamInfo
 from onelog.base.errors import InvalidRequest, NotAuthorized, StreamNotFound
 from onelog.base.topics import check_filter
-from onelog.broker import Cleanup, Durability, Stream
+from onelog.broker import Cleanup, Durability, Stream, TierInfo, TierTask
 from onelog.broker.stream_commands import (
     AlterStream,
     CreateStream,
@@ -169,6 +170,21 @@ class StreamOperations:
                 answer=Page[StoredSegment], handler=self.segments,
             ),
             ApiOperation(
+                method="GET", path=one + "/tier", role=VIEWER, tag=TAG,
+                summary="How far the history of a stream is in the object store.",
+                query=PageQuery, answer=Page[TierInfo], handler=self.tier,
+            ),
+            ApiOperation(
+                method="POST", path=one + "/tier/bring-back", role=OPERATOR, tag=TAG,
+                summary="Turn a tier off and fetch its history from the object store.",
+                answer=TierTask, status=202, handler=self.bring_back,
+            ),
+            ApiOperation(
+                method="POST", path=one + "/tier/delete-cold", role=ADMIN, tag=TAG,
+                summary="Turn a tier off and delete what is in the object store.",
+                answer=TierTask, status=202, handler=self.delete_cold,
+            ),
+            ApiOperation(
                 method="POST", path=parts + "/{partition}/trim", role=OPERATOR, tag=TAG,
                 summary="Delete the records of a partition below an offset.", body=TrimAsked,
                 answer=PartitionInfo, handler=self.trim,
@@ -297,6 +313,20 @@ class StreamOperations:
             call.query.limit + 1,
         )
         return full_page(call.query, rows, lambda row: row.base_offset)
+
+    async def tier(self, call: ApiCall[PageQuery, None]) -> Page[TierInfo]:
+        """A page of partitions and their history in the object store."""
+        after = after_number(call.query)
+        rows = self._desk.broker.tiers.rows(self._seen(call), after, call.query.limit + 1)
+        return full_page(call.query, rows, lambda row: row.partition)
+
+    async def bring_back(self, call: ApiCall[NoQuery, None]) -> TierTask:
+        """Begin to fetch history."""
+        return await self._desk.broker.tiers.bring_back(self._changed(call))
+
+    async def delete_cold(self, call: ApiCall[NoQuery, None]) -> TierTask:
+        """Begin to delete history."""
+        return await self._desk.broker.tiers.delete_cold(self._changed(call))
 
     async def trim(self, call: ApiCall[NoQuery, TrimAsked]) -> PartitionInfo:
         """Delete records."""

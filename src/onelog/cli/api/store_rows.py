@@ -1,4 +1,4 @@
-"""Rows of the table for what lies outside of the broker: its object store, and backups."""
+"""Rows of the table for what lies outside of the broker: its object store, tiers, and backups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,31 @@ from typing import Final
 from onelog.cli.api.rows import ApiCommand, Option
 
 STORE_ROWS: Final = (
+    ApiCommand(
+        words="stream tier",
+        asks="GET /streams/{stream}/tier",
+        about="Show how far the history of a stream is in the object store, as in: onelog stream"
+        " tier plant.",
+        columns="partition:name start_offset:count local_start_offset:count cold_end_offset:count"
+        " pieces:count cold_bytes lag_bytes lag_age_ms:duration state",
+        searches=False,
+        example="main",
+    ),
+    ApiCommand(
+        words="stream bring-back",
+        asks="POST /streams/{stream}/tier/bring-back",
+        about="Turn a tier off, and fetch its history from the object store to the disk.",
+        done="{stream}: {left} pieces come back; `onelog stream tier {stream}` shows how far it is",
+        example="main",
+    ),
+    ApiCommand(
+        words="stream delete-cold",
+        asks="POST /streams/{stream}/tier/delete-cold",
+        about="Turn a tier off, and delete its history in the object store; what is on the disk"
+        " stays.",
+        done="{stream} begins with what is on the disk; its objects go after store.grace_ms",
+        example="main",
+    ),
     ApiCommand(words="backup create", asks="POST /backups", about="Begin a backup.", by_hand=True),
     ApiCommand(words="backup status", asks="GET /backups", about="List backups.", by_hand=True),
     ApiCommand(

@@ -130,7 +130,8 @@ _LOG: Final = (
         asks="GET /streams",
         about="List the streams.",
         options=(Option(field="internal", kind="flag", about="Also those of the broker itself."),),
-        columns="name captures partitions:count records:count size_bytes engine durability cleanup",
+        columns="name captures partitions:count records:count size_bytes engine durability cleanup"
+        " tier",
         empty="there are no streams",
     ),
     ApiCommand(

@@ -69,12 +69,17 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
         raise again(log.stopped)
     if wanted == LATEST:
         return target.end(committed=committed), _NO_TIMESTAMP
-    if wanted in (EARLIEST, EARLIEST_LOCAL):
+    if wanted == EARLIEST:
         return int(target.ends().start), _NO_TIMESTAMP
+    if wanted == EARLIEST_LOCAL:
+        return max(int(log.local_start_offset), int(target.ends().start)), _NO_TIMESTAMP
     if wanted == MAX_TIMESTAMP:
         return await asyncio.to_thread(target.max_timestamp)
     if wanted == LATEST_TIERED:
-        return None
+        tier = log.tier_status()
+        if tier is None or not tier.rows:
+            return None
+        return int(tier.cold_end_offset) - 1, _NO_TIMESTAMP
     if wanted < 0:
         raise KafkaError(
             ErrorCode.unsupported_version, f"there is no kind {wanted} of offset to list"

@@ -234,10 +234,15 @@ class StreamPartition:
         return Fetched([view], len(view), self._aborted(offset, view) if committed else NO_ABORTED)
 
     def _aborted(self, offset: int, view: memoryview) -> list[tuple[int, int]]:
-        found = self.log.aborted_between(offset, self.log.last_stable_offset)
-        if not found:
-            return NO_ABORTED
-        end = scan_batches(view, 0, False)[-1].last_offset
+        log = self.log
+        if offset < log.aborted_from:  # the object store knows, piece by piece
+            end = scan_batches(view, 0, False)[-1].last_offset
+            found = log.aborted_between(offset, end + 1)
+        else:
+            found = log.aborted_between(offset, log.last_stable_offset)
+            if not found:
+                return NO_ABORTED
+            end = scan_batches(view, 0, False)[-1].last_offset
         return [(txn.producer_id, txn.first_offset) for txn in found if txn.first_offset <= end]
 
     def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:

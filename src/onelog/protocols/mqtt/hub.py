@@ -130,6 +130,8 @@ class Hub:
         self._guard = ExitStack()
         hang(self._guard, broker.maintenance.before_trim, self._before_trim)
         hang(self._guard, broker.maintenance.before_compaction, self._before_compaction)
+        # A SUBSCRIBE never reads the object store: copies of retained messages stay on the disk.
+        hang(self._guard, broker.maintenance.tiering.before_cold, self._before_trim)
 
     async def open(self) -> None:
         """Bring the state that derives from the log up to date. Connections may come after that."""

@@ -81,6 +81,7 @@ class Look:
 
     __slots__ = (
         "_aborted",
+        "_aborted_from",
         "_fixed",
         "_glass",
         "_hits",
@@ -100,8 +101,9 @@ class Look:
         # Values that threads must not touch are read here, on the loop.
         self._aborted = [
             (txn.producer_id, txn.first_offset, txn.last_offset)
-            for txn in log.aborted_between(offset, self._upto)
+            for txn in log.aborted_between(max(offset, log.aborted_from), self._upto)
         ]
+        self._aborted_from = log.aborted_from
         self._fixed = glass.fixed_until()
         self._hits: list[Offset] | None = None
         self.pieces: list[Buffer] = []
@@ -192,7 +194,12 @@ class Look:
         if not data:
             return ((), below), 0
         try:
-            run = self._see(data, default, on_loop=on_loop)
+            aborted = self._aborted
+            if self.reached < self._aborted_from:
+                aborted = self._asked(data, on_loop=on_loop)
+            run = self._see(data, default, aborted, on_loop=on_loop)
+        except Cold:
+            return None, 0
         except CorruptBatch as error:
             raise Damaged(self.reached, error) from error
         if run is not None and all(isinstance(batch, bytes) for _base, batch in run[0]):
@@ -200,15 +207,29 @@ class Look:
             glass.cache.put(key, Finding(pieces, run[1]))
         return run, len(data)
 
+    def _asked(self, data: memoryview, *, on_loop: bool) -> list[tuple[int, int, int]]:
+        """The aborted transactions of batches that only the object store knows."""
+        log, reached = self._glass.place.log, Offset(self.reached)
+        upto = Offset(scan_batches(data, 0, False)[-1].last_offset + 1)
+        found = log.stored_aborts(reached, upto, wait=not on_loop)
+        return [(row.producer_id, row.first_offset, row.last_offset) for row in found] + (
+            self._aborted
+        )
+
     def _see(
-        self, data: memoryview, default: bytes | None, *, on_loop: bool
+        self,
+        data: memoryview,
+        default: bytes | None,
+        aborted: list[tuple[int, int, int]],
+        *,
+        on_loop: bool,
     ) -> tuple[list[tuple[int, Buffer]], int] | None:
         wanted, start = self._glass.wanted, self.reached
         found: list[tuple[int, Buffer]] = []
         position, reached, records = 0, start, None
         while True:
             rows, reached, position = view_batches(
-                data, position, wanted, start, self._aborted, default, records
+                data, position, wanted, start, aborted, default, records
             )
             for base, first, last, made in rows:
                 found.append((base, data[first:last] if made is None else made))
