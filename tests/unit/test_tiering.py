@@ -1,0 +1,358 @@
+"""Tiering: what goes to the store, when local bytes leave, and a store that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from onelog.base.clock import ManualClock
+from onelog.base.errors import ColdUnavailable, InvalidRequest
+from onelog.base.ids import Offset
+from onelog.broker import Broker, ColdFormat, Retention, TierConfig, TierLimits
+from onelog.kernel import scan_batches
+from onelog.log import tiering
+from onelog.storage.tiered.restoring import stored_partitions
+from tests.support.brokers import history, running
+from tests.support.tiered_brokers import (
+    COLD,
+    KEPT,
+    fill,
+    go_cold,
+    part,
+    payload,
+    plant,
+    with_store,
+)
+
+
+async def values(broker: Broker, *filters: str) -> list[bytes]:
+    """Everything that a cursor from the beginning reads."""
+    spoken = await history(broker, *(filters or ("plant/#",)))
+    return [text.partition("=")[2].encode() for text in spoken]
+
+
+async def test_sealed_segments_go_to_the_store_and_their_bytes_leave_the_disk(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 60)
+        before = part(broker).size_bytes
+        await go_cold(broker)
+        status = part(broker).tier_status()
+        assert status is not None and status.rows > 1
+        assert status.cold_end_offset == part(broker).end_offset == 60
+        assert part(broker).local_start_offset == 60
+        assert part(broker).start_offset == 0
+        assert status.cold_bytes == part(broker).size_bytes == before
+        assert {row.place for row in part(broker).segments()[:-1]} == {"cold"}
+        assert part(broker).tier_lag().bytes == 0
+
+
+async def test_the_active_segment_and_open_transactions_stay_here(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 30)
+        await broker.maintenance.tier_once()
+        status = part(broker).tier_status()
+        assert status is not None
+        assert 0 < status.cold_end_offset < 30
+        assert status.cold_end_offset == part(broker).segments()[-1].base_offset
+
+
+async def test_copies_stay_here_as_long_as_the_local_window_wants_them(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "data", with_store(tmp_path / "store"), clock) as broker:
+        await broker.streams.create(plant(KEPT))
+        await fill(broker, 30)
+        await go_cold(broker)
+        assert part(broker).local_start_offset == 0
+        assert {row.place for row in part(broker).segments()[:-1]} == {"both"}
+        config = broker.streams.get("plant").config
+        await broker.streams.alter(replace(config, tier=replace(KEPT, local_age_ms=60_000)))
+        await broker.maintenance.tier_once()
+        assert part(broker).local_start_offset == 0
+        clock.advance(61)
+        await broker.maintenance.tier_once()
+        assert part(broker).local_start_offset == 30
+        assert part(broker).start_offset == 0
+
+
+async def test_local_bytes_stay_if_a_hook_could_not_save_what_it_must(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        asked: list[int] = []
+        is_ready = False
+
+        async def hook(_partition: object, upto: Offset) -> None:
+            asked.append(int(upto))
+            if not is_ready:
+                raise RuntimeError("not yet")
+
+        broker.maintenance.tiering.before_cold.append(hook)
+        await fill(broker, 20)
+        await go_cold(broker)
+        assert asked[-1] == 20
+        assert part(broker).local_start_offset == 0
+        is_ready = True
+        await broker.maintenance.tier_once()
+        assert part(broker).local_start_offset == 20
+
+
+async def test_total_retention_takes_from_the_store_and_its_objects_go(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    async with running(tmp_path / "data", with_store(store)) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 60)
+        await go_cold(broker)
+        pieces = len(list(store.glob("t/**/*.p")))
+        config = broker.streams.get("plant").config
+        size = part(broker).size_bytes
+        keep = Retention(age_ms=-1, bytes=size // 2)
+        await broker.streams.alter(replace(config, retention=keep))
+        await broker.maintenance.retain_once()
+        start = part(broker).start_offset
+        assert 0 < start < 60
+        assert size // 2 <= part(broker).size_bytes < size
+        await broker.maintenance.tier_once()
+        await broker.maintenance.tier_once()
+        assert len(list(store.glob("t/**/*.p"))) < pieces
+        status = part(broker).tier_status()
+        assert status is not None and status.doomed == 0
+
+
+async def test_a_restart_asks_the_store_nothing_and_reads_from_it_afterwards(
+    tmp_path: Path,
+) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 40)
+        await go_cold(broker)
+    async with running(tmp_path / "data", settings) as broker:
+        assert broker.objects.store is not None
+        assert broker.objects.store.counts.get == broker.objects.store.counts.list == 0
+        assert (part(broker).start_offset, part(broker).end_offset) == (0, 40)
+        await fill(broker, 10, first=40)
+        assert await values(broker) == [payload(number) for number in range(50)]
+
+
+async def test_a_store_that_is_away_is_asked_again_later_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "data", with_store(tmp_path / "store"), clock) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        store = broker.objects.store
+        assert store is not None
+        asked = 0
+
+        def away(*_: object) -> None:
+            nonlocal asked
+            asked += 1
+            raise ColdUnavailable("the store is away")
+
+        put = store.put
+        monkeypatch.setattr(store, "put", away)
+        for _ in range(5):
+            await go_cold(broker)
+        assert asked == 1  # the clock stands: it is not asked again before its time
+        assert broker.maintenance.tiering.pause_s(30.0) <= 0.2
+        assert part(broker).local_start_offset == 0
+        for _ in range(12):
+            clock.advance(30)
+            await broker.maintenance.tier_once()
+        assert 12 <= asked <= 13
+        assert [row.kind for row in broker.troubles.standing()] == [tiering.STORE]
+        clock.advance(900)
+        await broker.maintenance.tier_once()
+        assert tiering.LAG in [row.kind for row in broker.troubles.standing()]
+        monkeypatch.setattr(store, "put", put)
+        clock.advance(60)
+        await broker.maintenance.tier_once()
+        assert part(broker).local_start_offset == 20
+        assert broker.troubles.standing() == []
+
+
+async def test_a_store_that_refuses_us_is_an_alarm_at_once_and_asked_each_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "data", with_store(tmp_path / "store"), clock) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        store, asked = broker.objects.store, 0
+        assert store is not None
+
+        def refuse(*_: object) -> None:
+            nonlocal asked
+            asked += 1
+            raise ColdUnavailable("no key", "refused")
+
+        monkeypatch.setattr(store, "put", refuse)
+        await go_cold(broker)
+        assert [row.kind for row in broker.troubles.standing()] == [tiering.STORE]
+        clock.advance(29)
+        await broker.maintenance.tier_once()
+        assert asked == 1
+        clock.advance(32)
+        await broker.maintenance.tier_once()
+        assert asked == 2
+
+
+async def test_another_writer_in_the_store_halts_the_tier_and_not_the_partition(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    async with running(tmp_path / "data", with_store(store)) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+    shutil.copytree(tmp_path / "data", tmp_path / "twin")
+    async with (
+        running(tmp_path / "data", with_store(store)) as broker,
+        running(tmp_path / "twin", with_store(store)) as twin,
+    ):
+        await fill(broker, 20, first=20)
+        await go_cold(broker)
+        await fill(twin, 20, first=100)
+        await go_cold(twin)
+        assert [row.kind for row in twin.troubles.standing()] == [tiering.HALTED]
+        status = part(twin).tier_status()
+        assert status is not None and status.halted
+        assert part(twin).stopped is None
+        await fill(twin, 1, first=120)
+        whole = [*range(20), *range(100, 121)]
+        assert await values(twin) == [payload(number) for number in whole]
+        assert twin.tiers.rows("plant", -1, 10)[0].state == status.halted
+
+
+async def test_uploads_keep_the_pace(tmp_path: Path) -> None:
+    settings = replace(
+        with_store(tmp_path / "store"), tier_limits=TierLimits(upload_bytes_per_s=100_000)
+    )
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 40)
+        loop = asyncio.get_running_loop()
+        begin, size = loop.time(), part(broker).size_bytes
+        # The broker's clock stands, so that each piece waits for what all before it took.
+        await go_cold(broker)
+        assert loop.time() - begin >= 0.9 * (size - 5000) / 100_000
+        assert part(broker).local_start_offset == 40
+
+
+async def test_a_tier_that_is_off_copies_nothing_and_what_it_copied_is_read(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+        config = broker.streams.get("plant").config
+        await broker.streams.alter(replace(config, tier=TierConfig()))
+        await fill(broker, 20, first=20)
+        await go_cold(broker)
+        status = part(broker).tier_status()
+        assert status is not None and status.cold_end_offset == 20
+        assert part(broker).local_start_offset == 20
+        assert await values(broker) == [payload(number) for number in range(40)]
+        assert broker.tiers.rows("plant", -1, 10)[0].state == "off"
+        await broker.streams.alter(replace(config, retention=Retention(bytes=0)))
+        await broker.maintenance.retain_once()
+        status = part(broker).tier_status()
+        assert status is not None and status.rows == 0
+
+
+async def test_taking_the_format_away_deletes_the_copies_if_the_stream_says_so(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant(replace(COLD, delete_when_off=True)))
+        await fill(broker, 20)
+        await go_cold(broker)
+        await fill(broker, 3, first=20)
+        config = broker.streams.get("plant").config
+        await broker.streams.alter(
+            replace(config, tier=replace(config.tier, format=ColdFormat.NONE))
+        )
+        await broker.maintenance.tier_once()
+        assert part(broker).start_offset == 20
+        assert await values(broker) == [payload(number) for number in range(20, 23)]
+        await broker.maintenance.tier_once()
+        assert list((tmp_path / "store").glob("t/**/*.p")) == []
+
+
+async def ended(broker: Broker, name: str = "plant") -> None:
+    running_task = broker.tiers._running.get(name)
+    if running_task is not None:
+        await asyncio.wait_for(running_task, 30)
+
+
+async def test_history_comes_back_and_nothing_stays_in_the_store(tmp_path: Path) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant(partitions=2))
+        for number in range(60):
+            await fill(broker, 1, topic=f"plant/{number % 7}", first=number)
+        await go_cold(broker)
+        whole = await values(broker)
+        task = await broker.tiers.bring_back("plant")
+        assert task.left > 1
+        assert "bring-back running" in broker.tiers.rows("plant", -1, 10)[0].state
+        await ended(broker)
+        assert (task.state, task.left) == ("done", 0)
+        assert not broker.streams.get("plant").config.tier.is_on
+        for number in range(2):
+            assert part(broker, number=number).local_start_offset == 0
+            assert {row.place for row in part(broker, number=number).segments()} == {"local"}
+        await broker.maintenance.tier_once()
+        assert list((tmp_path / "store").glob("t/**/*.p")) == []
+        assert sorted(await values(broker)) == sorted(whole)
+    async with running(tmp_path / "data", settings) as broker:
+        assert sorted(await values(broker)) == sorted(whole)
+
+
+async def test_deleting_history_leaves_what_is_on_the_disk(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+        await fill(broker, 5, first=20)
+        task = await broker.tiers.delete_cold("plant")
+        await ended(broker)
+        assert task.state == "done"
+        assert (part(broker).start_offset, part(broker).end_offset) == (20, 25)
+        with pytest.raises(InvalidRequest, match="has nothing in the object store"):
+            await broker.tiers.bring_back("main")
+
+
+async def test_a_deleted_stream_leaves_no_object(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+        await broker.streams.delete("plant")
+        await broker.maintenance.tier_once()
+        assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+async def test_a_piece_says_the_stream_and_the_state_as_of_its_end(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+        rows = part(broker).log.cold_rows(Offset(0), Offset(20))
+        assert rows[0].base == 0 and rows[-1].end == 20
+        data = part(broker).read(Offset(0), 1 << 20)
+        assert scan_batches(data)[0].base_offset == 0
+        record = broker.streams.get("plant").record
+        assert broker.objects.store is not None
+        (found,) = await asyncio.to_thread(lambda: list(stored_partitions(broker.objects.store)))
+        assert msgspec.json.decode(found.stream, type=type(record)) == record
