@@ -29,7 +29,7 @@ from onelog.admin.passes import SUBJECT as PASSES
 from onelog.admin.passes import run_pass_command
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import HttpServer
-from onelog.assembly import open_broker, open_store, security_settings, with_store
+from onelog.assembly import open_broker, open_metadata, security_settings, with_store
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
@@ -240,14 +240,11 @@ class Server:
 
     async def _open_broker(self) -> Broker:
         config, data_dir = self._loaded.config, Path(self._loaded.config.data_dir)
-        store = self._store = await open_store(data_dir, self._clock)
+        settings = broker_settings(config)
+        store = self._store = await open_metadata(config, settings, self._clock, self.troubles)
         try:
             return await open_broker(
-                data_dir,
-                broker_settings(config),
-                self._clock,
-                store=store,
-                troubles=self.troubles,
+                data_dir, settings, self._clock, store=store, troubles=self.troubles, config=config
             )
         except BaseException:
             await store.close()

@@ -20,7 +20,7 @@ from onelog.backup.repository import Progress
 from onelog.backup.restored import Restored, RestoreRequest
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands, failed
-from onelog.base.errors import ConfigError, InvalidRequest, StorageError, Unavailable
+from onelog.base.errors import ConfigError, StorageError, Unavailable
 from onelog.broker import (
     Authorizer,
     Broker,
@@ -35,16 +35,16 @@ from onelog.broker import (
 )
 from onelog.broker.audited import command_event, keep_event
 from onelog.broker.objects import CacheSettings
-from onelog.config.model import Security
+from onelog.config.model import Config, Security
 from onelog.config.model import Tokens as TokenKeys
 from onelog.config.store import Store as StoreKeys
 from onelog.config.store import StorePrices, store_options
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.net.binding import words
+from onelog.object_assembly import ObjectAssembly, named_store, open_stored_metadata
 from onelog.objects.counts import Prices
-from onelog.objects.store import ObjectStore, StoreSettings
-from onelog.objects.store import open_store as open_object_store
+from onelog.objects.store import StoreSettings
 from onelog.observe.troubles import Troubles
 from onelog.restoring import restore
 from onelog.security import ban_commands, token_commands
@@ -67,6 +67,8 @@ from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
 
 if TYPE_CHECKING:
+    from onelog.objects.store import ObjectStore
+    from onelog.storage.cold import RunCache
     from onelog.storage.tiered import TieredEngine
 
 
@@ -75,6 +77,15 @@ async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
     path = data_dir / "metadata.db"
     await asyncio.to_thread(_check_store, path)
     return await LocalStore.open(path, clock)
+
+
+async def open_metadata(
+    config: Config, settings: BrokerSettings, clock: Clock, troubles: Troubles
+) -> MetadataStore:
+    """Open the metadata store that the configuration names."""
+    if config.metadata.url:
+        return await open_stored_metadata(settings, config, clock, troubles)
+    return await open_store(Path(config.data_dir), clock)
 
 
 def _check_store(path: Path) -> None:
@@ -233,7 +244,7 @@ def _restored_engines(data_dir: Path) -> Mapping[str, Engine]:
     clock, kv_root = SystemClock(), data_dir / "kv"
     return {
         "segment": SegmentEngine(data_dir / "segment", clock),
-        "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
+        "kv": LazyEngine(kv_root.exists, lambda: _open_kv(kv_root, clock)),
     }
 
 
@@ -246,23 +257,29 @@ async def open_broker(
     authorizer: Authorizer | None = None,
     quotas: Quotas | None = None,
     troubles: Troubles | None = None,
+    config: Config | None = None,
 ) -> Broker:
     """Open the broker on a data directory, recovering what is there; it closes the store."""
     if store is None:
         store = await open_store(data_dir, clock)
     kv_root = data_dir / "kv"
-    objects = _object_store(settings.store)
+    objects = named_store(settings.store)
     segment = await asyncio.to_thread(
         SegmentEngine, data_dir / "segment", clock, page_cache_bytes=settings.page_cache_bytes
     )
-    tiers = None
+    tiers = cache = None
     if objects is not None:
-        tiers = await asyncio.to_thread(_tiered, segment, objects, data_dir, settings, clock)
+        cache = await asyncio.to_thread(_run_cache, data_dir, settings)
+        tiers = await asyncio.to_thread(_tiered, segment, objects, cache, data_dir, clock)
     engines: dict[str, Engine] = {
         "segment": segment if tiers is None else tiers,
         "memory": MemoryEngine(clock),
-        "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
+        "kv": LazyEngine(kv_root.exists, lambda: _open_kv(kv_root, clock)),
     }
+    engine = None
+    if objects is not None and cache is not None:
+        engine = ObjectAssembly(objects, cache, settings, config or Config(), clock)
+        engines["object"] = await engine.lazy(store)
     broker = await Broker.open(
         store,
         engines,
@@ -277,38 +294,31 @@ async def open_broker(
     if tiers is not None:
         broker.objects.keepers.update(tiers.keepers())
         broker.maintenance.tiering.buriers.append(tiers.deleted.bury)
+    if engine is not None:
+        engine.show(broker)
     return broker
 
 
-def _tiered(
-    inner: SegmentEngine,
-    objects: ObjectStore,
-    data_dir: Path,
-    settings: BrokerSettings,
-    clock: Clock,
-) -> TieredEngine:
-    """The segment engine with tiers: what a broker without a store never imports."""
-    from onelog.storage.cold import RunCache  # noqa: PLC0415
-    from onelog.storage.tiered import TieredEngine  # noqa: PLC0415
+def _run_cache(data_dir: Path, settings: BrokerSettings) -> RunCache:
+    """The cache of cold bytes, for tiers and for the engine `object`."""
+    from onelog.storage import cold  # noqa: PLC0415
 
     chosen = settings.store_cache
-    cache = RunCache(
+    return cold.RunCache(
         chosen.directory or data_dir / "cold",
         cache_bytes=chosen.cache_bytes,
         index_bytes=chosen.index_bytes,
         couriers=settings.store_couriers,
     )
+
+
+def _tiered(
+    inner: SegmentEngine, objects: ObjectStore, cache: RunCache, data_dir: Path, clock: Clock
+) -> TieredEngine:
+    """The segment engine with tiers: what a broker without a store never imports."""
+    from onelog.storage.tiered import TieredEngine  # noqa: PLC0415
+
     return TieredEngine(inner, objects, cache, data_dir / "tiers", clock)
-
-
-def _object_store(settings: StoreSettings | None) -> ObjectStore | None:
-    """The object store of the configuration; it is not asked anything before it is needed."""
-    if settings is None:
-        return None
-    try:
-        return open_object_store(settings)
-    except InvalidRequest as error:
-        raise ConfigError(f"store.url, store.options: {error}") from error
 
 
 def with_store(settings: BrokerSettings, chosen: StoreKeys) -> BrokerSettings:

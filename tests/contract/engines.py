@@ -13,6 +13,7 @@ from onelog.storage.kv import KvEngine
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
 from onelog.storage.tiered import TieredEngine
+from tests.support.object_engine import InPlaceEngine
 from tests.support.tiers import MovedEngine, tiered
 
 
@@ -36,8 +37,19 @@ def _tiered(kind: type[TieredEngine]) -> Callable[[Path, Clock], Engine]:
     return make
 
 
+def _object(directory: Path, clock: Clock) -> Engine:
+    return InPlaceEngine(f"memory://{directory}", directory, clock, settles=False)
+
+
+def _object_settled(directory: Path, clock: Clock) -> Engine:
+    (directory / "store").mkdir(parents=True, exist_ok=True)
+    return InPlaceEngine(f"file://{directory}/store", directory, clock, settles=True)
+
+
 ENGINES: dict[str, EngineCase] = {
     "kv": EngineCase(KvEngine, persistent=True),
+    "object": EngineCase(_object, persistent=True, freezes=False),
+    "object-settled": EngineCase(_object_settled, persistent=True, freezes=False),
     "memory": EngineCase(lambda _, clock: MemoryEngine(clock), persistent=False),
     "segment": EngineCase(SegmentEngine, persistent=True),
     "tiered": EngineCase(_tiered(TieredEngine), persistent=True),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from onelog.base.clock import SystemClock
-from onelog.metadata.local import LocalStore
+from onelog.metadata.chained import ChainedDatabase
+from onelog.metadata.local import HISTORY_REVISIONS, LocalStore
 from onelog.metadata.store import MetadataStore
+from onelog.objects.store import StoreSettings, open_store
 from tests.support.metadata import FaultyStore
 
 StoreFactory = Callable[[Path], Awaitable[MetadataStore]]
@@ -22,4 +25,13 @@ async def _faulty(directory: Path) -> MetadataStore:
     return FaultyStore(await _local(directory))
 
 
-STORES: dict[str, StoreFactory] = {"local": _local, "faulty": _faulty}
+async def _chained(directory: Path) -> MetadataStore:
+    """In an object store: each start is on an empty file."""
+    (directory / "store").mkdir(exist_ok=True)
+    objects = open_store(StoreSettings(url=f"file://{directory}/store"))
+    path = directory / "copy.db"
+    make = partial(ChainedDatabase, path, HISTORY_REVISIONS, objects, "0-meta", 0, SystemClock())
+    return await LocalStore.open_made(path, SystemClock(), make)
+
+
+STORES: dict[str, StoreFactory] = {"local": _local, "faulty": _faulty, "chained": _chained}

@@ -131,6 +131,8 @@ class Broker:
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
         self.streams.reserved = settings.reserved
+        if settings.main.engine == "object":  # nothing of this broker needs a disk
+            self.streams.own_engine = "object"
         couriers = self.streams.shared.couriers.remote
         if settings.store is not None:
             couriers.configure(settings.store_couriers, settings.store.deadline_ms / 1000)

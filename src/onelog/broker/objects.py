@@ -7,7 +7,7 @@ it. A broker without a store says so. Who writes objects says which of them are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -87,6 +87,8 @@ class Objects:
         self.store: ObjectStore | None = None
         self.keepers: dict[str, Keeper] = {}
         """Who says which objects of a folder (`t/`) are needed; who writes them adds itself."""
+        self.more_samples: list[Callable[[], Iterable[Sample]]] = []
+        """Metrics of those that write to the store."""
         self._prices = prices
         self._couriers = couriers
         self._clock = clock
@@ -149,6 +151,8 @@ class Objects:
         """Metrics; none without a store."""
         if self.store is None:
             return
+        for samples in self.more_samples:
+            yield from samples()
         counts, couriers = self.store.counts, self._couriers
         for kind in KINDS:
             yield Sample(

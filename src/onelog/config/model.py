@@ -18,6 +18,7 @@ from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
 from onelog.config.listeners import AdminListener, Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
+from onelog.config.object_engine import MetadataKeys, ObjectKeys, object_problems
 from onelog.config.problems import Problem
 from onelog.config.section import Section
 from onelog.config.store import Store, store_problems
@@ -328,6 +329,8 @@ class Config(Section, frozen=True, kw_only=True):
     cursors: Cursors = Cursors()
     internal: Internal = Internal()
     store: Store = Store()
+    object: ObjectKeys = ObjectKeys()
+    metadata: MetadataKeys = MetadataKeys()
     limits: Limits = Limits()
     log: Log = Log()
     audit: Audit = Audit()
@@ -386,6 +389,12 @@ def whole_problems(config: Config) -> Iterator[Problem]:
     yield from _ban_problems(config.security.bans)
     yield from _token_problems(config.security.tokens)
     yield from store_problems(config.store)
+    yield from object_problems(
+        config.object,
+        config.metadata,
+        config.defaults.stream.engine,
+        has_store=bool(config.store.url),
+    )
     yield from stream_problems(config.defaults.stream, has_store=bool(config.store.url))
     endpoint = config.tracing.endpoint
     if endpoint and not endpoint.startswith(("http://", "https://")):

@@ -21,7 +21,7 @@ from onelog.metadata.store import Delete, MetadataStore, Put
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import PartitionKey
 
-_BEGUN: Final = "begun/"
+BEGUN: Final = "begun/"
 FAILED: Final = "partition-begun"
 """Incidents: the row that says that a partition holds records could not be written."""
 
@@ -38,7 +38,7 @@ class Begun:
 
     async def load(self) -> None:
         """Read the rows of the metadata store."""
-        entries = (await self._store.range(_BEGUN)).entries
+        entries = (await self._store.range(BEGUN)).entries
         self._known = {_key_of(entry.key) for entry in entries}
 
     def __contains__(self, key: PartitionKey) -> bool:
@@ -76,7 +76,7 @@ class Begun:
         gone = {key for key in self._known if key.stream_id == stream_id}
         if gone:
             self._known -= gone
-            await self._store.delete(f"{_BEGUN}{stream_id}/", prefix=True)
+            await self._store.delete(f"{BEGUN}{stream_id}/", prefix=True)
 
     async def forget_strangers(self, known: set[PartitionKey]) -> None:
         """Forget partitions of streams that no longer exist."""
@@ -87,9 +87,9 @@ class Begun:
 
 
 def _row_of(key: PartitionKey) -> str:
-    return f"{_BEGUN}{key.stream_id}/{int(key.partition)}"
+    return f"{BEGUN}{key.stream_id}/{int(key.partition)}"
 
 
 def _key_of(row: str) -> PartitionKey:
-    stream_id, _, number = row.removeprefix(_BEGUN).rpartition("/")
+    stream_id, _, number = row.removeprefix(BEGUN).rpartition("/")
     return PartitionKey(stream_id, PartitionId(int(number)))

@@ -97,6 +97,8 @@ class Catalog:
         """The objects that all partitions share."""
         self.begun = Begun(store, troubles)
         """Partitions that have held durable records, and so must not be empty."""
+        self.own_engine = "segment"
+        """The engine of streams that the broker makes for itself."""
         self.shared.begun = self._partition_begun
         self._opener = Opener(engines, self.shared, self.begun)
         self._unsure: set[str] = set()
@@ -142,6 +144,8 @@ class Catalog:
 
     async def _create(self, config: StreamConfig) -> Stream:
         async with self._changes.lock:
+            if config.internal or self.is_reserved(config.name):
+                config = msgspec.structs.replace(config, engine=self.own_engine)
             self.check_new(config)
             record = StreamRecord(
                 id=_new_id(config),

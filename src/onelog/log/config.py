@@ -222,6 +222,12 @@ def check_config(config: StreamConfig) -> StreamConfig:
             f"stream {config.name}: compaction.min_lag_ms ({lag.min_lag_ms}) is more than"
             f" compaction.max_lag_ms ({lag.max_lag_ms})"
         )
+    if config.engine == "object" and config.durability is Durability.OS:
+        raise InvalidRequest(
+            f"stream {config.name}: durability = os is not possible with the engine object, which"
+            " hands nothing to the operating system: choose fsync (answered when the message is in"
+            " the store) or memory (answered at once, lost with the process)"
+        )
     problem = tier_problem(config) or beyond_total(
         config.tier, age_ms=config.retention.age_ms, size_bytes=config.retention.bytes
     )

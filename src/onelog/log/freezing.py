@@ -7,6 +7,8 @@ Rules:
 - The metadata is copied before the cut, and the copy is made again while it changed in between. If
   it keeps changing, the older copy stays: metadata may be behind the log, never ahead of it.
 - Nothing leaves the log from before the cut until every link is made (`log/holding.py`).
+- Streams of the engine `object` have no files here: a copy of the bucket is their backup. They are
+  left out, and named.
 - Streams in memory have no files; they begin empty after a restore as after any start. A stopped
   partition is left out, and named.
 """
@@ -26,7 +28,7 @@ from onelog.backup.manifest import BackupPartition
 from onelog.base.ids import Offset, PartitionId
 from onelog.log.catalog import Catalog
 from onelog.metadata.store import MetadataStore
-from onelog.storage.engine import Engine, PartitionKey
+from onelog.storage.engine import Engine, PartitionKey, lies_in_store
 
 METADATA: Final = "metadata.db"
 _TRIES: Final = 5
@@ -88,6 +90,9 @@ def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
     cut = _Cut(catalog.shared.clock.now_ms(), 0, [], [])
     streams = [row for row in catalog.streams() if not engines[row.record.config.engine].volatile]
     for stream in streams:
+        if lies_in_store(engines[stream.record.config.engine]):
+            cut.left_out.append(f"{stream.name}: it lies in the object store; copy the bucket")
+            continue
         for partition in stream.local:
             if partition.stopped is not None:
                 cut.left_out.append(f"{partition.place}: {partition.stopped}")

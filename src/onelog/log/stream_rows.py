@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from onelog.base.errors import Conflict, StreamNotFound
+from onelog.log.begun import BEGUN
 from onelog.log.config import StreamConfig
 from onelog.log.opening import Deleting
 from onelog.log.stream import StreamRecord
@@ -156,3 +157,21 @@ def _decode(entry: Entry) -> StreamRecord:
 async def stored_configs(store: MetadataStore) -> list[StreamConfig]:
     """The configuration of every stream that a store knows, whether they are open or not."""
     return [_decode(entry).config for entry in (await store.range(_STREAMS)).entries]
+
+
+async def names_in_engine(store: MetadataStore, engine: str) -> tuple[list[str], list[str]]:
+    """Streams of an engine, and those of them that held durable records; streams that are being
+    deleted count as the former."""
+    streams = [_decode(entry) for entry in (await store.range(_STREAMS)).entries]
+    of_engine = {row.id: row.config.name for row in streams if row.config.engine == engine}
+    begun = {
+        of_engine[entry.key.split("/")[1]]
+        for entry in (await store.range(BEGUN)).entries
+        if entry.key.split("/")[1] in of_engine
+    }
+    deleting = [
+        msgspec.json.decode(entry.value, type=Deleting)
+        for entry in (await store.range(_DELETING)).entries
+    ]
+    leaving = [row.id for row in deleting if row.engine == engine]
+    return [*of_engine.values(), *leaving], sorted(begun)

@@ -43,7 +43,7 @@ EXPIRY_RETRY_S = 1.0
 class LocalStore:
     """The store; made by `LocalStore.open`."""
 
-    def __init__(self, path: Path, clock: Clock, history_revisions: int) -> None:
+    def __init__(self, path: Path, clock: Clock, make: Callable[[], LocalDatabase]) -> None:
         self._loop = asyncio.get_running_loop()
         self._path = path
         self._clock = clock
@@ -51,7 +51,7 @@ class LocalStore:
         self._leases = LeaseTable(clock)
         self._timer: asyncio.TimerHandle | None = None
         self._watches: set[LocalWatch] = set()
-        self._worker = Worker(path, history_revisions, self._finish)
+        self._worker = Worker(make, self._finish)
 
     @classmethod
     async def open(
@@ -59,7 +59,15 @@ class LocalStore:
     ) -> LocalStore:
         """Open or create the store's file. Raises DataDirLocked when a process has it."""
         assert history_revisions >= 1
-        store = cls(Path(path), clock, history_revisions)
+        file = Path(path)
+        return await cls.open_made(file, clock, partial(LocalDatabase, file, history_revisions))
+
+    @classmethod
+    async def open_made(
+        cls, path: Path, clock: Clock, make: Callable[[], LocalDatabase]
+    ) -> LocalStore:
+        """Open the store on a database that `make` opens, in the store's own thread."""
+        store = cls(path, clock, make)
         try:
             await store._submit(LocalDatabase.leases, store._start_leases)
         except BaseException:

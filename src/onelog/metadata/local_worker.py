@@ -21,7 +21,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -75,11 +74,11 @@ class Worker:
     """The thread and its queue. All methods are called on the loop."""
 
     def __init__(
-        self, path: Path, history_revisions: int, finish: Callable[[list[StoreJob]], None]
+        self, make: Callable[[], LocalDatabase], finish: Callable[[list[StoreJob]], None]
     ) -> None:
+        """`make` is called in the thread."""
         self._loop = asyncio.get_running_loop()
-        self._path = path
-        self._history_revisions = history_revisions
+        self._make = make
         self._finish = finish
         self._jobs: SimpleQueue[StoreJob | None] = SimpleQueue()
         self._waiting = 0
@@ -113,7 +112,7 @@ class Worker:
         db: LocalDatabase | None = None
         stopped: OnelogError | None = None
         try:
-            db = LocalDatabase(self._path, self._history_revisions)
+            db = self._make()
         except OnelogError as error:
             stopped = error
         last = False

@@ -102,6 +102,10 @@ class PieceBuilder:
         """
         self._index.add_topic_chunks(chunks, size, base)
 
+    def add_topic_pairs(self, pairs: Buffer, base: int) -> None:
+        """Add u32 pairs (topic hash, offset - `base`) of batches that were added without them."""
+        self._index.add_pairs(pairs, base)
+
     def finish(
         self, end: int, *, state: bytes = b"", aborted: Iterable[AbortedSpan] = ()
     ) -> BuiltPiece:

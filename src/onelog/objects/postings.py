@@ -10,6 +10,7 @@ the piece. With more, a span begins with the first posting that begins in each 4
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -155,6 +156,24 @@ def read_posting(data: Buffer, span: TopicSpan, topic_hash: int, offsets: int) -
             return _offsets(view, position, count, rel, offsets)
         position = _behind(view, position, count - 1)
     return []
+
+
+def decode_postings(data: Buffer) -> bytes:
+    """All postings as u32 pairs (topic hash, offset - base). Raises ColdDamaged."""
+    view = memoryview(data).cast("B")
+    pairs = array("I")
+    position = 0
+    while position < len(view):
+        if len(view) - position < _HEAD.size:
+            raise ColdDamaged("a posting is cut short")
+        key, count, rel = _HEAD.unpack_from(view, position)
+        position += _HEAD.size
+        end = _behind(view, position, count - 1)
+        for found in _offsets(view[:end], position, count, rel, 1 << 32):
+            pairs.append(key)
+            pairs.append(found)
+        position = end
+    return pairs.tobytes()
 
 
 def _offsets(view: memoryview, position: int, count: int, rel: int, limit: int) -> list[int]:

@@ -429,3 +429,8 @@ def check_ascending(name: str, end: int, batches: Sequence[BatchInfo]) -> None:
                 " offsets only go up"
             )
         end = info.last_offset + 1
+
+
+def lies_in_store(engine: Engine) -> bool:
+    """Whether all of an engine's bytes are in an object store: a backup has none of its files."""
+    return getattr(engine, "lies_in_store", False)

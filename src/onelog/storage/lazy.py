@@ -1,4 +1,5 @@
-"""An engine that is opened at its first use: a broker without kv streams never loads RocksDB."""
+"""An engine that is opened at its first use: a broker without kv streams never loads RocksDB, and
+one without object streams asks no store for a chain."""
 
 from __future__ import annotations
 
@@ -11,12 +12,19 @@ from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLo
 
 
 class LazyEngine:
-    """Stands for an engine under `root`. Opens it for the first partition, or if there is data."""
+    """Stands for an engine. Opens it for the first partition, or if there is data."""
 
     volatile = False
 
-    def __init__(self, root: Path, make: Callable[[], Engine]) -> None:
-        self._root = root
+    def __init__(
+        self,
+        has_data: Callable[[], bool],
+        make: Callable[[], Engine],
+        *,
+        lies_in_store: bool = False,
+    ) -> None:
+        self.lies_in_store = lies_in_store
+        self._has_data = has_data
         self._make = make
         self._engine: Engine | None = None
         self._lock = threading.Lock()
@@ -33,12 +41,12 @@ class LazyEngine:
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition. No error if it does not exist."""
-        if self._engine is not None or self._root.exists():
+        if self._engine is not None or self._has_data():
             self._opened().delete(key)
 
     def partitions(self) -> list[PartitionKey]:
         """Every partition that exists on disk."""
-        if self._engine is None and not self._root.exists():
+        if self._engine is None and not self._has_data():
             return []
         return self._opened().partitions()
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from onelog.base.errors import Closed, InvalidRequest
 from onelog.kernel import BatchInfo
+from onelog.storage.batch_segment import MemorySegment
 from onelog.storage.engine import Buffer
-from onelog.storage.memory.segment import MemorySegment
 from onelog.storage.topic_pairs import derive_pairs
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
+from onelog.storage.batch_segment import MemorySegment
 from onelog.storage.engine import (
     NO_LEASE,
     AskSync,
@@ -35,7 +36,6 @@ from onelog.storage.engine import (
     seal_and_append,
 )
 from onelog.storage.memory.rewrite import MemoryRewrite
-from onelog.storage.memory.segment import MemorySegment
 from onelog.storage.topic_pairs import derive_pairs
 
 _RUNS_PER_RING = 8

@@ -1,4 +1,4 @@
-"""One segment of the ring: batches in offset order, their times and their topics.
+"""A segment in memory: batches in offset order, their times and their topics.
 
 Rules: batches leave at the front (the ring is full, the log is trimmed) or at the back (truncate).
 A batch that left at the front stays as an empty slot until half of the segment is empty, so leaving
@@ -105,6 +105,16 @@ class MemorySegment:
         return self.end_offset
 
     # ---- asking ----
+
+    def batches(self) -> list[bytes]:
+        """The batches held, in order."""
+        return self._data[self._head :]
+
+    def topic_chunks(self) -> bytes:
+        """The topic entries, as a `.topics` file has them; those of dropped batches, too."""
+        if not self._pending:
+            return bytes(self._chunks)
+        return bytes(self._chunks + make_topic_chunk(sort_topic_entries(self._pending)))
 
     def read(self, offset: int, max_bytes: int, upto: int) -> list[bytes]:
         """Batches from the one that holds `offset` or follows it, at least one below `upto`."""

@@ -1,0 +1,164 @@
+"""The engine `object` and metadata in the store, put together for the assembly.
+
+Rules: a broker without such streams imports none of it, and asks the store for no chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import ConfigError, InvalidRequest
+from onelog.broker import Broker, BrokerSettings
+from onelog.config.model import Config
+from onelog.log.stream_rows import names_in_engine
+from onelog.metadata.local import HISTORY_REVISIONS, LocalStore
+from onelog.metadata.store import MetadataStore
+from onelog.objects.chain import Chain
+from onelog.objects.names import DATA
+from onelog.objects.store import ObjectStore, StoreSettings, open_store
+from onelog.observe.troubles import Troubles
+from onelog.storage.engine import Engine
+from onelog.storage.lazy import LazyEngine
+
+if TYPE_CHECKING:
+    from onelog.storage.cold import RunCache
+    from onelog.storage.object import ObjectEngine, ObjectSettings
+
+
+def named_store(settings: StoreSettings | None) -> ObjectStore | None:
+    """The object store of the configuration; it is not asked anything before it is needed."""
+    if settings is None:
+        return None
+    try:
+        return open_store(settings)
+    except InvalidRequest as error:
+        raise ConfigError(f"store.url, store.options: {error}") from error
+
+
+async def open_stored_metadata(
+    settings: BrokerSettings, config: Config, clock: Clock, troubles: Troubles
+) -> MetadataStore:
+    """Open the metadata that lies in the object store; its file here is a copy. Raises ConfigError
+    when there is other metadata in the data directory."""
+    from onelog.metadata.chained import ChainedDatabase  # noqa: PLC0415 - only where it is chosen
+    from onelog.storage.object import ChainWatch  # noqa: PLC0415
+
+    data_dir, node = Path(config.data_dir), config.node.id
+    own = data_dir / "metadata.db"
+    if await asyncio.to_thread(own.exists):
+        raise ConfigError(
+            f"metadata.url = 'store', but {own} holds metadata: choose an empty data directory,"
+            " or leave metadata.url empty"
+        )
+    objects = _chain_store(settings, config)
+    loop, path = asyncio.get_running_loop(), data_dir / "metadata-copy.db"
+    chain = f"{node}-meta"
+
+    def opened(made: Chain) -> None:
+        ChainWatch(made, f"{objects.url} (metadata)", troubles, loop)
+
+    make = partial(ChainedDatabase, path, HISTORY_REVISIONS, objects, chain, node, clock, opened)
+    return await LocalStore.open_made(path, clock, make)
+
+
+def _chain_store(settings: BrokerSettings, config: Config) -> ObjectStore:
+    """The store that chains are written to."""
+    assert settings.store is not None, "the configuration was checked"
+    wanted = settings.store
+    if config.object.chain_url:
+        wanted = msgspec.structs.replace(wanted, url=config.object.chain_url)
+    found = named_store(wanted)
+    assert found is not None
+    return found
+
+
+class ObjectAssembly:
+    """The engine `object`, which is opened when a stream needs it."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: RunCache,
+        settings: BrokerSettings,
+        config: Config,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._settings = settings
+        self._config = config
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._broker: Broker | None = None
+        self._engine: ObjectEngine | None = None
+        self._must_exist = ""
+
+    async def lazy(self, metadata: MetadataStore) -> Engine:
+        """The engine; the metadata says whether its chain must exist already."""
+        named, begun = await names_in_engine(metadata, "object")
+        if begun:
+            self._must_exist = (
+                f"the metadata has streams of the engine object that held messages"
+                f" ({', '.join(begun[:5])}{' …' if len(begun) > 5 else ''})"
+            )
+        return LazyEngine(lambda: bool(named), self._open, lies_in_store=True)
+
+    def _open(self) -> Engine:
+        """In a thread: open the chain."""
+        from onelog.storage.object import ObjectEngine  # noqa: PLC0415 - only with such streams
+
+        config, settings = self._config, self._settings
+        chain_store = _chain_store(settings, config) if config.object.chain_url else None
+        self._engine = ObjectEngine(
+            self._store,
+            self._cache,
+            object_settings(config),
+            self._clock,
+            chain_store=chain_store,
+            must_exist=self._must_exist,
+        )
+        with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+            self._loop.call_soon_threadsafe(self._opened)
+        return self._engine
+
+    def show(self, broker: Broker) -> None:
+        """Let the broker's register, metrics and sweeps know the engine, once it is open."""
+        self._broker = broker
+        self._opened()
+
+    def _opened(self) -> None:
+        broker, engine = self._broker, self._engine
+        if broker is None or engine is None:
+            return
+        from onelog.storage.object import ChainWatch, engine_samples  # noqa: PLC0415
+
+        self._broker = None
+        ChainWatch(engine.core.chain, self._store.url, broker.troubles, self._loop).changed()
+        broker.objects.keepers[DATA] = engine.needed
+        broker.objects.more_samples.append(lambda: engine_samples(engine))
+
+
+def object_settings(config: Config) -> ObjectSettings:
+    """What the configuration says about the engine `object`."""
+    from onelog.storage.object import ObjectSettings  # noqa: PLC0415
+
+    chosen = config.object
+    return ObjectSettings(
+        chain=str(config.node.id),
+        node=config.node.id,
+        linger_ms=chosen.linger_ms,
+        batch_bytes=chosen.batch_bytes,
+        inflight=chosen.inflight,
+        buffer_bytes=chosen.buffer_bytes,
+        settle_bytes=chosen.settle_bytes,
+        settle_ms=chosen.settle_ms,
+        join_bytes=chosen.join_bytes,
+        grace_ms=config.store.grace_ms,
+    )
