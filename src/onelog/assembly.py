@@ -42,7 +42,7 @@ from onelog.config.store import StorePrices, store_options
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.net.binding import words
-from onelog.object_assembly import ObjectAssembly, named_store, open_stored_metadata
+from onelog.object_assembly import METADATA_COPY, ObjectAssembly, named_store, open_stored_metadata
 from onelog.objects.counts import Prices
 from onelog.objects.store import StoreSettings
 from onelog.observe.troubles import Troubles
@@ -108,6 +108,8 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
     """
 
     async def run() -> bytes:
+        if await asyncio.to_thread((data_dir / METADATA_COPY).exists):
+            return await _needs_server(data_dir, command)  # what counts lies in the object store
         clock, threads = SystemClock(), HashThreads()
         store = await open_store(data_dir, clock)
         try:
@@ -230,7 +232,8 @@ async def _needs_server(data_dir: Path, _command: bytes) -> bytes:
     return failed(
         Unavailable(
             f"no server runs on {str(data_dir)!r}: start it with `onelog serve`; streams are made"
-            " and changed, backups are made, and the audit trail is read, while it runs"
+            " and changed, backups are made, and the audit trail is read, while it runs; so is"
+            " everything else if metadata.url = 'store'"
         )
     )
 

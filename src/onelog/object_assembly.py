@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,6 +30,10 @@ from onelog.storage.lazy import LazyEngine
 if TYPE_CHECKING:
     from onelog.storage.cold import RunCache
     from onelog.storage.object import ObjectEngine, ObjectSettings
+
+
+METADATA_COPY: Final = "metadata-copy.db"
+"""The file of metadata that lies in the object store."""
 
 
 def named_store(settings: StoreSettings | None) -> ObjectStore | None:
@@ -58,7 +62,7 @@ async def open_stored_metadata(
             " or leave metadata.url empty"
         )
     objects = _chain_store(settings, config)
-    loop, path = asyncio.get_running_loop(), data_dir / "metadata-copy.db"
+    loop, path = asyncio.get_running_loop(), data_dir / METADATA_COPY
     chain = f"{node}-meta"
 
     def opened(made: Chain) -> None:

@@ -48,7 +48,10 @@ def reach(
             return translate(client, message), f"at {place.named_url}"
     else:
         data_dir = place.data_dir
-    if not makes_data and not (data_dir / "metadata.db").exists():
+    # The second one: metadata in the object store (`metadata.url`).
+    if not makes_data and not any(
+        (data_dir / name).exists() for name in ("metadata.db", "metadata-copy.db")
+    ):
         raise NotFound(
             f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
         )
