@@ -98,6 +98,8 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     partition: int
     end: int
     """Where the manifest's rows end."""
+    known: tuple[AddedFile, ...] = ()
+    """The files that the manifest names."""
 
 
 class BringJob(Job, frozen=True, kw_only=True):

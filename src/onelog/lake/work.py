@@ -12,7 +12,7 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onelog.base import faults
@@ -20,6 +20,7 @@ from onelog.base.errors import ColdDamaged, NotFound
 from onelog.kernel import BatchInfo, scan_batches, scan_valid
 from onelog.lake.framing import FramedRows, Framing
 from onelog.lake.jobs import (
+    AddedFile,
     BringJob,
     CommitJob,
     ConvertJob,
@@ -36,7 +37,7 @@ from onelog.lake.log_tables import LogTable, storage_of
 from onelog.lake.log_upkeep import keep_up_log
 from onelog.lake.placing import put_file
 from onelog.lake.rebuilding import Rebuilding, row_of_frames
-from onelog.lake.tables import LogPart
+from onelog.lake.tables import LogPart, TableFile
 from onelog.objects import names
 from onelog.objects.piece import AbortedSpan, decode_state
 from onelog.objects.rows import Row
@@ -134,37 +135,55 @@ class LakeWork:
             return LakeAnswer(0, "", log.snapshot(log.open()))
 
     def recover(self, job: RecoverJob) -> LakeAnswer:
-        """Rows that the table has behind the manifest's end, and the table's mark."""
+        """Rows that the table has and the manifest does not name, and the table's mark."""
         log = self._table(job.place)
         with self._committing:
             table = log.open(make=True)
         mark = table.end_of(LogPart(job.stream_id, job.partition))
-        rows: list[Row] = []
-        if mark is not None and mark > job.end:
-            there = log.files(table)
-            end = job.end
-            found = sorted(self._named(job.stream_id, job.partition, job.end, mark))
-            for _base, _end, name in found:
-                with contextlib.suppress(NotFound):
-                    row = row_of_frames(self._store, name)
-                    if row.base >= end and row.file in there:
-                        rows.append(row)
-                        end = row.end
-            if end != mark:
-                raise ColdDamaged(
-                    f"the table {job.place.table} has partition {job.partition} of stream"
-                    f" {job.stream_id} up to offset {mark}, but the store has frames only up to"
-                    f" {end}: restore the objects below"
-                    f" {names.frames_of(job.stream_id, job.partition)} from a copy of the bucket"
-                )
-        return LakeAnswer(0, "", "", tuple(rows), (-1 if mark is None else mark,))
+        if mark is None:
+            return LakeAnswer(0, "", "", (), (-1,))
+        there = log.files(table)
+        lacking = [file for file in job.known if file.path not in there]
+        if mark <= job.end and not lacking:
+            return LakeAnswer(0, "", "", (), (mark,))
+        rows = self._unnamed(job, mark, there, lacking)
+        reached = max([job.end, *(row.end for row in rows)])
+        if reached < mark:
+            raise ColdDamaged(
+                f"the table {job.place.table} has partition {job.partition} of stream"
+                f" {job.stream_id} up to offset {mark}, but the store has frames only up to"
+                f" {reached}: restore the objects below"
+                f" {names.frames_of(job.stream_id, job.partition)} from a copy of the bucket"
+            )
+        return LakeAnswer(0, "", "", tuple(rows), (mark,))
 
-    def _named(
-        self, stream_id: str, partition: int, start: int, end: int
-    ) -> Iterator[tuple[int, int, str]]:
+    def _unnamed(
+        self,
+        job: RecoverJob,
+        mark: int,
+        there: Mapping[str, TableFile],
+        lacking: Sequence[AddedFile],
+    ) -> list[Row]:
+        """Rows of the table that lie behind the manifest's end, or instead of files it names."""
+        rows: list[Row] = []
+        known = {file.path for file in job.known}
+        end = -1
+        for base, last, name in sorted(self._named(job.stream_id, job.partition)):
+            is_new = base >= job.end and last <= mark
+            is_joined = any(base <= file.base and file.end <= last for file in lacking)
+            if base < end or not (is_new or is_joined):
+                continue
+            with contextlib.suppress(NotFound):
+                row = row_of_frames(self._store, name)
+                if row.file in there and row.file not in known:
+                    rows.append(row)
+                    end = row.end
+        return rows
+
+    def _named(self, stream_id: str, partition: int) -> Iterator[tuple[int, int, str]]:
         for found in self._store.list(names.frames_of(stream_id, partition)):
             name = names.parse_ranged(found.name)
-            if name is not None and name.base >= start and name.end <= end:
+            if name is not None:
                 yield name.base, name.end, found.name
 
     # -- out of the table
