@@ -261,6 +261,10 @@ class SegmentLog:
         none, or they cannot be used. Waits for the disk."""
         return self._reader.sealed_topics(base)
 
+    def sealed_log(self, base: Offset) -> Path:
+        """The file with the batches of the sealed segment that begins at `base`."""
+        return self._reader.sealed_log(base)
+
     def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
         """Keep a partition's derived state as of `offset`, durably."""
         held = self._held

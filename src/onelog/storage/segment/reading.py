@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from onelog.base.errors import (
+    Conflict,
     CorruptBatch,
     OffsetOutOfRange,
     PartitionCorrupt,
@@ -24,7 +26,7 @@ from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
 from onelog.storage.files import PASSING
 from onelog.storage.segment.cold import ColdBytes, ColdIndex
 from onelog.storage.segment.held import PartitionState
-from onelog.storage.segment.segment import Segment, SegmentGone
+from onelog.storage.segment.segment import LOG, Segment, SegmentGone
 
 _EMPTY = memoryview(b"")
 _T = TypeVar("_T")
@@ -137,6 +139,14 @@ class LogReader:
         if at == len(bases) or bases[at] != base or not segments[at].sealed:
             return None
         return segments[at].indexes.sealed_topics()
+
+    def sealed_log(self, base: int) -> Path:
+        """The file of a sealed segment. Raises Conflict when it is gone."""
+        bases, segments = self._held.segments
+        at = bisect_left(bases, base)
+        if at == len(bases) or bases[at] != base or not segments[at].sealed:
+            raise Conflict(f"the segment at offset {base} left meanwhile")
+        return Path(segments[at].stem + LOG)
 
     def bring(self, cold: Cold) -> Lease:
         """Read cold bytes from the disk."""

@@ -29,6 +29,7 @@ from onelog.storage.tiered.inner import LocalEngine
 from onelog.storage.tiered.moving import PartitionTier
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.state import TierState
+from onelog.storage.tiered.tables import Tables
 
 
 def _house_of(path: Path) -> bytes:
@@ -63,8 +64,10 @@ class TieredEngine:
         clock: Clock,
         *,
         bringing: Bringing | None = None,
+        tables: Tables | None = None,
     ) -> None:
-        """`folder` is for the engine's own files; `bringing` rebuilds rows of tables."""
+        """`folder` is for the engine's own files; `bringing` rebuilds rows of tables, and
+        `tables` writes them."""
         self.store = store
         self.cache = cache
         self.deleted = DeletedTiers(folder / "deleted", store)
@@ -73,6 +76,7 @@ class TieredEngine:
         self._inner = inner
         self._clock = clock
         self._bringing = bringing
+        self._tables = tables
         self._lock = threading.Lock()
         self._tiers: dict[PartitionKey, PartitionTier] = {}
 
@@ -85,7 +89,9 @@ class TieredEngine:
         except BaseException:
             inner.close()
             raise
-        tier = PartitionTier(self.store, state, inner, settings, self._clock, self._house)
+        tier = PartitionTier(
+            self.store, state, inner, settings, self._clock, self._house, self._tables
+        )
         with self._lock:
             self._tiers[key] = tier
         return TieredLog(inner, state, tier)

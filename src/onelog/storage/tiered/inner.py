@@ -27,6 +27,10 @@ class LocalLog(PartitionLog, Protocol):
         none, or they cannot be used."""
         ...
 
+    def sealed_log(self, base: Offset) -> Path:
+        """The file with the batches of the sealed segment that begins at `base`."""
+        ...
+
 
 class LocalEngine(Engine, Protocol):
     """An engine whose sealed segments may move."""

@@ -30,6 +30,8 @@ from onelog.storage.tiered.building import READ_BYTES, build, next_run
 from onelog.storage.tiered.commits import Commits, TierChange
 from onelog.storage.tiered.inner import LocalLog
 from onelog.storage.tiered.state import TierState
+from onelog.storage.tiered.tables import Tables
+from onelog.storage.tiered.tabling import TableTier
 
 _DELETED_AT_ONCE: Final = 1000
 
@@ -38,7 +40,8 @@ class PartitionTier:
     """Moves the sealed segments of one partition."""
 
     __slots__ = (
-        "_clock", "_commits", "_hold_until_ms", "_inner", "_state", "_store", "_work", "settings",
+        "_clock", "_commits", "_hold_until_ms", "_inner", "_state", "_store", "_table", "_work",
+        "settings",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +52,7 @@ class PartitionTier:
         settings: LogSettings,
         clock: Clock,
         house: bytes,
+        tables: Tables | None = None,
     ) -> None:
         self.settings = settings
         self._store = store
@@ -56,6 +60,10 @@ class PartitionTier:
         self._inner = inner
         self._clock = clock
         self._commits = Commits(store, state, inner, house)
+        self._table: TableTier | None = None
+        """How rows get into the stream's table; None: this broker writes none."""
+        if tables is not None:
+            self._table = TableTier(tables, state, inner, self._commits, clock, self._kept)
         self._work = threading.RLock()
         self._hold_until_ms = 0
 
@@ -73,8 +81,12 @@ class PartitionTier:
                 local_start_offset=Offset(state.local),
                 doomed=len(state.head.doomed) + len(state.leaving) + len(state.dropped),
                 seq=state.head.seq,
-                halted=self._commits.fence or self._commits.refusal,
+                halted=self._commits.fence or self._commits.refusal or self._table_halt,
             )
+
+    @property
+    def _table_halt(self) -> str:
+        return "" if self._table is None else self._table.halt
 
     def waiting(self, stable: Offset) -> Sequence[SegmentInfo]:
         """Sealed segments that are not in the store and may go there, oldest first."""
@@ -100,6 +112,9 @@ class PartitionTier:
     def upload(self, stable: Offset, source: PieceSource) -> Row | None:
         """Copy the next piece into the store."""
         with self._work:
+            tier = self.settings.tier
+            if tier is not None and tier.format != "log":
+                return self._upload_rows(stable, source)
             while waiting := self.waiting(stable):
                 self._commits.meet()
                 if self._state.end < waiting[-1].end_offset:
@@ -117,6 +132,14 @@ class PartitionTier:
         self._store.put(name, piece.parts)
         created_ms = min(info.created_ms for info in run.segments)
         return piece.row(name, created_ms=created_ms, leader_epoch=epoch)
+
+    def _upload_rows(self, stable: Offset, source: PieceSource) -> Row | None:
+        if self._table is None:
+            raise StorageError(
+                f"the tier of {self._state.name} is a table, and this broker writes none: install"
+                " the extra onelog[lake] and restart"
+            )
+        return self._table.upload(self.settings, partial(self.waiting, stable), source)
 
     def _add(self, row: Row, source: PieceSource) -> bool:
         """Let a manifest name a piece. False: an earlier try was in the store after all."""
@@ -151,8 +174,11 @@ class PartitionTier:
         """Tell the store what left the log, and delete doomed objects after the grace time."""
         state = self._state
         with self._work:
-            if state.leaving or state.dropped:
+            rows_left = bool(state.leaving or state.dropped)
+            if rows_left:
                 self._commits.commit(self._if_gone)
+            if self._table is not None:
+                self._table.keep_up(self.settings, rows_left=rows_left)
             if now_ms < self._hold_until_ms or not state.head.doomed:
                 return 0
             due = [one.object for one in state.head.doomed if one.since_ms <= now_ms - grace_ms]

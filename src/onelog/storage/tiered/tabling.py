@@ -114,9 +114,9 @@ class TableTier:
         end = self._state.end
         for _number in range(RUNS_MAX):
             left = [info for info in waiting() if info.end_offset > end]
-            run = next_run(left, end, settings.segment_bytes)
-            if run is None:
+            if not left:
                 return
+            run = next_run(self._inner, left, end, settings.segment_bytes)
             yield self._convert(settings, words, run, source)
             end = run.end
 

@@ -1,0 +1,110 @@
+"""Tiered engines whose history is a table, over a folder and with a real lake process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+from onelog.base.clock import ManualClock
+from onelog.lake.jobs import LakeSettings
+from onelog.lake.process_link import LakeProcess
+from onelog.lakehouse import LakeDefaults, Lakehouse
+from onelog.objects.store import StoreSettings, open_store
+from onelog.storage.engine import LogSettings
+from onelog.storage.segment import SegmentEngine
+from onelog.storage.tier import TierSettings
+from onelog.storage.tiered import TieredEngine
+from tests.support.pieces import small_cache
+
+
+def table_settings(table_format: Any, **words: str) -> LogSettings:
+    """Small segments that become rows."""
+    table = {"table": "orders", "catalog": "", "commit_ms": "0", "topic": "orders", **words}
+    return LogSettings(
+        segment_bytes=2_000,
+        index_interval_bytes=256,
+        tier=TierSettings(format=table_format, table=table),
+    )
+
+
+class LakeSite:
+    """A store in a folder, a catalog beside it, and brokers that come and go."""
+
+    def __init__(self, folder: Path, table_format: str) -> None:
+        self.folder = folder
+        self.format = table_format
+        self.store_folder = folder / "store"
+        self.store_folder.mkdir(parents=True, exist_ok=True)
+        self.warehouse = f"file://{self.store_folder}/lake"
+        self.catalog = f"sqlite:///{folder}/lake.db"
+        self.clock = ManualClock()
+        self._open: list[tuple[TieredEngine, Lakehouse]] = []
+
+    def lakehouse(self, faults: str = "") -> Lakehouse:
+        """The lake process of a broker."""
+        process = LakeProcess(
+            LakeSettings(
+                url=f"file://{self.store_folder}",
+                folder=str(self.folder / "tmp"),
+                threads=4,
+                faults=faults,
+            )
+        )
+        return Lakehouse(process, LakeDefaults(catalog=self.catalog, warehouse=self.warehouse))
+
+    def engine(self, name: str = "data", faults: str = "") -> TieredEngine:
+        """A broker's engine."""
+        lake = self.lakehouse(faults)
+        path = self.folder / name
+        beside = self.folder / f"{name}-tier"
+        engine = TieredEngine(
+            SegmentEngine(path, self.clock),
+            open_store(StoreSettings(url=f"file://{self.store_folder}")),
+            small_cache(beside / "cache"),
+            beside / "tiers",
+            self.clock,
+            bringing=lake.bring,
+            tables=lake,
+        )
+        self._open.append((engine, lake))
+        return engine
+
+    def close(self) -> None:
+        """End everything."""
+        for engine, lake in self._open:
+            engine.close()
+            lake.close()
+        self._open.clear()
+
+    def table(self) -> Any:
+        """The table in the hands of its own library."""
+        if self.format == "delta":
+            return deltalake.DeltaTable(f"{self.store_folder}/lake/orders")
+        catalog = load_catalog("onelog", type="sql", uri=self.catalog, warehouse=self.warehouse)
+        return catalog.load_table("onelog.orders")
+
+    def rows(self) -> pa.Table:
+        """All rows of the table."""
+        table = self.table()
+        if self.format == "delta":
+            return pa.table(table.to_pyarrow_table())
+        return table.scan().to_arrow()
+
+    def commits(self) -> int:
+        """Commits that added rows."""
+        table = self.table()
+        if self.format == "delta":
+            return sum(one["operation"] == "WRITE" for one in table.history())
+        return len(table.metadata.snapshots)
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        """The offsets of a partition, in order."""
+        rows = self.rows()
+        pairs = zip(
+            rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True
+        )
+        return sorted(offset for number, offset in pairs if number == partition)
