@@ -41,7 +41,7 @@ from onelog.lake.jobs import (
 from onelog.lake.process_link import LakeProcess
 from onelog.objects.rows import Row
 from onelog.storage.cold import Brought
-from onelog.storage.tiered.tables import Conversion, InTable, TableCommit, Words
+from onelog.storage.tables import Conversion, InTable, TableCommit, Words
 
 BYTES_PER_S_MIN: Final = 1_000_000
 CALL_S: Final = 30.0

@@ -22,6 +22,7 @@ from onelog.objects.sweeping import Keeper
 from onelog.storage.cold import Bringing, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.files import OpenFile, sync_directory
+from onelog.storage.tables import Tables
 from onelog.storage.tiered.commits import HOUSE_BYTES
 from onelog.storage.tiered.copies import FIRST_NAME
 from onelog.storage.tiered.deleted import DeletedTiers
@@ -29,7 +30,6 @@ from onelog.storage.tiered.inner import LocalEngine
 from onelog.storage.tiered.moving import PartitionTier
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.state import TierState
-from onelog.storage.tiered.tables import Tables
 
 
 def _house_of(path: Path) -> bytes:

@@ -25,12 +25,12 @@ from onelog.objects.manifest import Doomed
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
 from onelog.storage.engine import LogSettings, SegmentInfo, in_place
+from onelog.storage.tables import Tables
 from onelog.storage.tier import PieceSource, TierStatus
 from onelog.storage.tiered.building import READ_BYTES, build, next_run
 from onelog.storage.tiered.commits import Commits, TierChange
 from onelog.storage.tiered.inner import LocalLog
 from onelog.storage.tiered.state import TierState
-from onelog.storage.tiered.tables import Tables
 from onelog.storage.tiered.tabling import TableTier
 
 _DELETED_AT_ONCE: Final = 1000

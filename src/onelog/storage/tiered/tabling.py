@@ -10,6 +10,7 @@ manifest says, nothing more is moved until somebody acts; reads go on while the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from onelog.base.clock import Clock
@@ -17,12 +18,12 @@ from onelog.base.errors import Conflict, StorageError
 from onelog.objects.manifest import Doomed
 from onelog.objects.rows import Row
 from onelog.storage.engine import LogSettings, SegmentInfo
+from onelog.storage.tables import Conversion, SealedFile, TableCommit, Tables, Words
 from onelog.storage.tier import PieceSource
 from onelog.storage.tiered.building import SealedRun, next_run
 from onelog.storage.tiered.commits import Commits, TierChange
 from onelog.storage.tiered.inner import LocalLog
 from onelog.storage.tiered.state import TierState
-from onelog.storage.tiered.tables import Conversion, SealedFile, TableCommit, Tables, Words
 
 RUNS_MAX: Final = 16
 """Files of a partition that one commit adds."""
@@ -239,11 +240,10 @@ class TableTier:
     def _join(self, settings: LogSettings, words: Words) -> None:
         stream_id, partition = self._state.key
         for few in neighbours(self._rows_of(words), settings.segment_bytes):
-            joined = self._tables.join(words, stream_id, int(partition), few, settings.topic_index)
-            if joined is None:
+            row = self._tables.join(words, stream_id, int(partition), few, settings.topic_index)
+            if row is None:
                 return
-            row = joined
-            self._commits.commit(lambda row=row: self._swapped(words, [row], row.end))  # type: ignore[misc]
+            self._commits.commit(partial(self._swapped, words, [row], row.end))
 
 
 def words_of(settings: LogSettings) -> dict[str, str]:
