@@ -73,7 +73,8 @@ def _allowed(key: Key) -> str:
     if key.choices:
         return ", ".join(f"`{choice}`" for choice in key.choices)
     if isinstance(key.default, tuple):
-        return "list of texts" if key.path == "store.options" else "list of tables"
+        is_text = key.path in ("store.options", "lake.catalog_options")
+        return "list of texts" if is_text else "list of tables"
     if isinstance(key.default, bool):
         return "`true`, `false`"
     if isinstance(key.default, int):

@@ -25,6 +25,7 @@ from onelog.broker import (
     Authorizer,
     Broker,
     BrokerSettings,
+    ColdFormat,
     NamedViews,
     Quotas,
     TierLimits,
@@ -67,6 +68,7 @@ from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
 
 if TYPE_CHECKING:
+    from onelog.lakehouse import Lakehouse
     from onelog.objects.store import ObjectStore
     from onelog.storage.cold import RunCache
     from onelog.storage.tiered import TieredEngine
@@ -273,7 +275,8 @@ async def open_broker(
     tiers = cache = None
     if objects is not None:
         cache = await asyncio.to_thread(_run_cache, data_dir, settings)
-        tiers = await asyncio.to_thread(_tiered, segment, objects, cache, data_dir, clock)
+        lake = _lakehouse(data_dir, settings, config)
+        tiers = await asyncio.to_thread(_tiered, segment, objects, cache, data_dir, clock, lake)
     engines: dict[str, Engine] = {
         "segment": segment if tiers is None else tiers,
         "memory": MemoryEngine(clock),
@@ -315,13 +318,29 @@ def _run_cache(data_dir: Path, settings: BrokerSettings) -> RunCache:
     )
 
 
+def _lakehouse(data_dir: Path, settings: BrokerSettings, config: Config | None) -> Lakehouse | None:
+    """Who writes tables; None: nobody does here."""
+    from onelog.lakehouse import open_lakehouse  # noqa: PLC0415
+
+    assert settings.store is not None
+    return open_lakehouse(data_dir, settings.store, (config or Config()).lake)
+
+
 def _tiered(
-    inner: SegmentEngine, objects: ObjectStore, cache: RunCache, data_dir: Path, clock: Clock
+    inner: SegmentEngine,
+    objects: ObjectStore,
+    cache: RunCache,
+    data_dir: Path,
+    clock: Clock,
+    lake: Lakehouse | None,
 ) -> TieredEngine:
     """The segment engine with tiers: what a broker without a store never imports."""
     from onelog.storage.tiered import TieredEngine  # noqa: PLC0415
 
-    return TieredEngine(inner, objects, cache, data_dir / "tiers", clock)
+    bringing = None if lake is None else lake.bring
+    return TieredEngine(
+        inner, objects, cache, data_dir / "tiers", clock, bringing=bringing, tables=lake
+    )
 
 
 def with_store(settings: BrokerSettings, chosen: StoreKeys) -> BrokerSettings:
@@ -343,7 +362,17 @@ def with_store(settings: BrokerSettings, chosen: StoreKeys) -> BrokerSettings:
         tier_limits=TierLimits(
             upload_bytes_per_s=chosen.upload_bytes_per_s, grace_ms=chosen.grace_ms
         ),
+        tier_formats=tier_formats(chosen.url),
     )
+
+
+def tier_formats(url: str) -> tuple[ColdFormat, ...]:
+    """The formats that this broker can write into a store."""
+    from onelog.lakehouse import has_libraries  # noqa: PLC0415
+
+    if url.startswith("memory://") or not has_libraries():
+        return (ColdFormat.LOG,)
+    return (ColdFormat.LOG, ColdFormat.ICEBERG, ColdFormat.DELTA)
 
 
 def _prices(chosen: StorePrices) -> Prices:

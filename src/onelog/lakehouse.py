@@ -8,6 +8,7 @@ catalog that is away, is ColdUnavailable: tiers and readers try again.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from onelog.base.errors import (
     Unavailable,
 )
 from onelog.base.ids import Offset
+from onelog.config.lake import Lake, catalog_options
 from onelog.lake.jobs import (
     AddedFile,
     AnyJob,
@@ -34,12 +36,14 @@ from onelog.lake.jobs import (
     ConvertJob,
     JoinJob,
     LakeAnswer,
+    LakeSettings,
     RecoverJob,
     TablePlace,
     UpkeepJob,
 )
 from onelog.lake.process_link import LakeProcess
 from onelog.objects.rows import Row
+from onelog.objects.store import StoreSettings
 from onelog.storage.cold import Brought
 from onelog.storage.tables import Conversion, InTable, TableCommit, Words
 
@@ -53,6 +57,32 @@ LIBRARIES: Final = ("pyarrow", "pyiceberg", "deltalake", "numpy")
 def has_libraries() -> bool:
     """Whether the extra `onelog[lake]` is installed; nothing of it is imported."""
     return all(find_spec(name) is not None for name in LIBRARIES)
+
+
+def open_lakehouse(data_dir: Path, store: StoreSettings, keys: Lake) -> Lakehouse | None:
+    """The lakehouse of a broker; None: it has none. Nothing is started before the first job."""
+    if not has_libraries() or store.url.startswith("memory://"):
+        return None
+    own = data_dir.absolute()
+    process = LakeProcess(
+        LakeSettings(
+            url=store.url,
+            options=dict(store.options),
+            deadline_ms=store.deadline_ms,
+            folder=str(own / "lake.tmp"),
+            faults=os.environ.get("ONELOG_FAULTS", ""),
+        )
+    )
+    return Lakehouse(
+        process,
+        LakeDefaults(
+            catalog=keys.catalog or f"sqlite:///{own}/lake.db",
+            catalog_name=keys.catalog_name,
+            warehouse=keys.warehouse or f"{store.url.rstrip('/')}/lake",
+            namespace=keys.namespace,
+            options=catalog_options(keys),
+        ),
+    )
 
 
 class LakeDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,11 +48,11 @@ def test_a_compacted_stream_has_no_tier(cleanup: Cleanup) -> None:
     check_config(replace(PLAIN, cleanup=cleanup, engine="object"))
 
 
-def test_the_engine_object_has_tables_but_no_second_copy() -> None:
+@pytest.mark.parametrize("kind", [ColdFormat.LOG, ColdFormat.ICEBERG, ColdFormat.DELTA])
+def test_the_engine_object_has_no_second_copy(kind: ColdFormat) -> None:
     assert "keeps everything in the store already" in refused(
-        replace(PLAIN, engine="object", tier=LOG)
+        replace(PLAIN, engine="object", tier=TierConfig(format=kind))
     )
-    check_config(replace(PLAIN, engine="object", tier=TierConfig(format=ColdFormat.ICEBERG)))
 
 
 def test_columns_are_for_tables() -> None:

@@ -16,6 +16,7 @@ from onelog.base.errors import ConfigError
 from onelog.base.networks import is_loopback, parse_networks
 from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
+from onelog.config.lake import Lake, lake_problems
 from onelog.config.listeners import AdminListener, Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
 from onelog.config.object_engine import MetadataKeys, ObjectKeys, object_problems
@@ -329,6 +330,7 @@ class Config(Section, frozen=True, kw_only=True):
     cursors: Cursors = Cursors()
     internal: Internal = Internal()
     store: Store = Store()
+    lake: Lake = Lake()
     object: ObjectKeys = ObjectKeys()
     metadata: MetadataKeys = MetadataKeys()
     limits: Limits = Limits()
@@ -389,6 +391,7 @@ def whole_problems(config: Config) -> Iterator[Problem]:
     yield from _ban_problems(config.security.bans)
     yield from _token_problems(config.security.tokens)
     yield from store_problems(config.store)
+    yield from lake_problems(config.lake)
     yield from object_problems(
         config.object,
         config.metadata,

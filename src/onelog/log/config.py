@@ -209,7 +209,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
             segment_age_ms=self.roll_age_ms,
             topic_index=self.single_topic is None and not self.hidden,
             ring_bytes=self.ring_bytes,
-            tier=tier_settings(self.tier, self.name),
+            tier=tier_settings(self.tier, self.name, self.single_topic),
         )
 
 

@@ -122,10 +122,10 @@ def unfit(tier: TierConfig, *, engine: str, compacts: bool) -> str | None:
             f"tier.format = {tier.format} cannot go with cleanup = compact: history in the store is"
             " not compacted; use cleanup = delete, or the engine object without a tier"
         )
-    if engine == "object" and not tier.format.is_table:
+    if engine == "object":
         return (
-            "the engine object keeps everything in the store already: leave tier.format away, or"
-            " choose iceberg or delta"
+            "the engine object keeps everything in the store already, and tables are written from"
+            " segments: leave tier.format away, or use the engine segment"
         )
     if tier.columns and not tier.format.is_table:
         return f"tier.columns needs tier.format iceberg or delta, not {tier.format}"
@@ -156,14 +156,18 @@ def window_of(tier: TierConfig, *, age_ms: int, size_bytes: int, partitions: int
     )
 
 
-def tier_settings(tier: TierConfig, stream: str) -> TierSettings | None:
-    """The part of a tier that the storage engine needs; None: there is no tier."""
+def tier_settings(tier: TierConfig, stream: str, topic: str | None) -> TierSettings | None:
+    """The part of a tier that the storage engine needs; None: there is no tier.
+
+    `topic` is the topic of every record of the stream; None: each has its own.
+    """
     if not tier.is_on:
         return None
     words = {
         "table": tier.table or stream,
         "catalog": tier.catalog,
         "columns": tier.columns,
+        "topic": topic or "",
         "commit_ms": str(tier.commit_ms),
         "snapshot_age_ms": str(tier.snapshot_age_ms),
         "table_age_ms": str(tier.table_age_ms),

@@ -99,3 +99,7 @@ class Tables(Protocol):
     def keep_up(self, words: Words, stream_id: str, starts: Mapping[int, int], now_ms: int) -> None:
         """Remove what retention took, and forget old snapshots. Raises ColdUnavailable."""
         ...
+
+    def close(self) -> None:
+        """End what was started for this."""
+        ...

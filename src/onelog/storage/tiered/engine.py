@@ -137,6 +137,8 @@ class TieredEngine:
         """Close every open partition cleanly, and empty the cache."""
         self._inner.close()
         self.cache.close()
+        if self._tables is not None:
+            self._tables.close()
 
     # The sweep.
 
