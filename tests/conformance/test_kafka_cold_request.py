@@ -97,6 +97,7 @@ def test_rows_store_and_lease_are_told(served, engines, client, store) -> None:
 
 def test_many_rows_come_in_pages(served, engines, client, store, patch) -> None:
     patch.setattr(cold_handler, "ROWS_MAX", 3)
+    patch.setattr(cold_handler, "_SPAN", 1)
     topic = make_topic(served, unique("cold"), 1)
     log = engines[0].newest()
     for first in range(10):

@@ -96,6 +96,9 @@ class NamingEngine:
         self.logs[key.stream_id][int(key.partition)] = log
         return log
 
+    def keepers(self) -> dict[str, Any]:
+        return {}
+
     def newest(self, partition: int = 0) -> NamingLog:
         """A partition of the stream that was made last."""
         return self.logs[list(self.logs)[-1]][partition]
@@ -105,9 +108,9 @@ def make_naming(monkeypatch: pytest.MonkeyPatch) -> list[NamingEngine]:
     """Brokers that are opened from now on have such an engine; it is put into the list."""
     engines: list[NamingEngine] = []
 
-    def make(*args: Any, **more: Any) -> NamingEngine:
-        engines.append(NamingEngine(SegmentEngine(*args, **more)))
+    def make(inner: SegmentEngine, *_: Any) -> NamingEngine:
+        engines.append(NamingEngine(inner))
         return engines[-1]
 
-    monkeypatch.setattr(assembly, "SegmentEngine", make)
+    monkeypatch.setattr(assembly, "_tiered", make)
     return engines

@@ -13,13 +13,14 @@ Rules:
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset, TimestampMs
-from onelog.broker import Action
+from onelog.broker import Action, PartitionHandle
 from onelog.objects.rows import Row
 from onelog.objects.shown import StoreWords
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 2000
 """Rows of one answer: some 400 KB."""
 LEASE_MS: Final = 3_600_000
+_SPAN: Final = 1 << 16
+"""Offsets that are looked at first."""
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
@@ -94,16 +97,7 @@ async def _answer(
     stable = log.last_stable_offset
     start, end = max(asked.start, log.start_offset), min(asked.end, stable)
 
-    def look() -> tuple[tuple[Row, ...], bool]:
-        found: list[Row] = []
-        for row in log.cold_rows(Offset(start), Offset(end)):
-            if row.end > stable:
-                break
-            if len(found) == ROWS_MAX:
-                return tuple(found), True
-            found.append(row)
-        return tuple(found), False
-
+    look = partial(_look, log, start, end, stable)
     rows, more = await hub.broker.in_thread(look) if start < end else ((), False)
     return ColdAnswer(
         error=none,
@@ -117,6 +111,23 @@ async def _answer(
         lease_ms=LEASE_MS,
         table=_table(topic, asked.partition),
     )
+
+
+def _look(log: PartitionHandle, start: int, end: int, stable: int) -> tuple[tuple[Row, ...], bool]:
+    """In a thread: the rows in [start, end), and whether there are more than an answer holds."""
+    found: list[Row] = []
+    at, span = start, _SPAN
+    while at < end:
+        upto = min(end, at + span)
+        for row in log.cold_rows(Offset(at), Offset(upto)):
+            if row.end > stable:
+                return tuple(found), False
+            if len(found) == ROWS_MAX:
+                return tuple(found), True
+            found.append(row)
+        at = max(upto, found[-1].end if found else 0)
+        span *= 4  # few rows so far: a partition of a hundred thousand is not read for each page
+    return tuple(found), False
 
 
 def _table(topic: KafkaTopic, partition: int) -> tuple[str, str] | None:

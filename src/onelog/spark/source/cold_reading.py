@@ -39,7 +39,7 @@ from onelog.spark.source.cold_files import file_batches
 from onelog.spark.source.cold_runs import Run, RunsAhead
 from onelog.spark.source.options import ColdReads
 from onelog.spark.source.planning import InStore, Slice
-from onelog.spark.source.reading import Maker, read_fetched
+from onelog.spark.source.reading import FETCH_BYTES, Maker, read_fetched
 
 _log: Final = logging.getLogger("onelog.spark")
 _stores: dict[str, ObjectStore] = {}
@@ -164,7 +164,7 @@ def _run_batches(
         raise ColdDamaged(
             f"{cold.store.url}: {run.row.object} has no batches where its index says so: {reason}"
         )
-    yield from maker.batches(left, view, _committed(infos, run.aborted), wanted)
+    yield from maker.batches(left, view, _committed(infos, run.aborted), wanted, FETCH_BYTES)
 
 
 def opened(settings: StoreSettings) -> ObjectStore:

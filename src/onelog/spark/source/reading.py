@@ -205,6 +205,7 @@ class Maker:
         data: memoryview,
         infos: Iterable[BatchInfo],
         wanted: TopicFilter | None = None,
+        arrow_bytes: int = ARROW_BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a slice in these batches of `data`, as Spark takes them; of wanted topics."""
         pieces: list[tuple[BatchInfo, BatchPiece]] = []
@@ -213,7 +214,7 @@ class Maker:
             if info.base_offset >= row.end:
                 break
             stamped = info.attributes & ATTR_LOG_APPEND_TIME
-            if pieces and (size >= ARROW_BYTES or stamped != kind):
+            if pieces and (size >= arrow_bytes or stamped != kind):
                 yield from self._batch(row, pieces, kind, wanted)
                 pieces, size = [], 0
             try:

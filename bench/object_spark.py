@@ -1,0 +1,149 @@
+"""Spark on records that lie in the object store: read there, against through the broker.
+
+Rules: the broker and SeaweedFS are processes of their own; the whole range lies in the store and no
+longer on the broker's disk. Both ways read the same offsets, in turns, and throw the values away
+(`noop`). The broker's CPU is that of its process while tasks read the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench import spark_reads
+from bench.object_store import BUCKET, bench_server
+from bench.report import Row, data_dir, median, row, say, seconds
+from bench.spark import session
+from onelog.kafka_client import LATEST, Access, Client
+from tests.conformance.kafka_brokers import KafkaOnelog
+from tests.spark.topics import make_topic
+from tests.support.s3_server import S3Server
+
+ROUNDS = 5
+SIZE, COUNT = 1024, 400_000
+SEGMENT_BYTES = 16 << 20
+WAIT_S = 600.0
+BARS = {"log": 1.0, "iceberg": 1.3}
+"""How much faster than through the broker, by the format of the tier."""
+CPU_BAR = 0.05
+KEYS = ("s3.access-key-id", "s3.secret-access-key")
+
+
+def measure(formats: tuple[str, ...] = ("log",)) -> list[Row]:
+    """The rows of the table; `formats` are those of tiers."""
+    rows: list[Row] = []
+    with data_dir("object-spark") as folder, bench_server(folder / "s3") as server:
+        spark = session(folder)
+        try:
+            for form in formats:
+                rows += _measured(spark, server, folder / form, form)
+        finally:
+            spark.stop()
+    return rows
+
+
+def _measured(spark: SparkSession, server: S3Server, folder: Path, form: str) -> list[Row]:
+    folder.mkdir()
+    options = [f"{name}={value}" for name, value in server.store_options.items()]
+    broker = KafkaOnelog(
+        folder,
+        f"store.url=s3://{BUCKET}/{form}",
+        f"store.options={json.dumps(options)}",
+        f"store.cache_bytes={256 << 20}",
+    ).start()
+    try:
+        topic = f"records-{form}"
+        settings = {
+            "remote.storage.enable": "true",
+            "onelog.tier.format": form,
+            "onelog.tier.commit.ms": "1000",
+            "segment.bytes": str(SEGMENT_BYTES),
+            "local.retention.bytes": "1",
+        }
+        if form == "log":
+            del settings["onelog.tier.commit.ms"]
+        make_topic(broker, topic, spark_reads.PARTITIONS, **settings)
+        address = f"127.0.0.1:{broker.port}"
+        spark_reads.fill(address, topic, SIZE, COUNT)
+        ends = wait_until_cold(address, topic)
+        return _compared(spark, server, broker, topic, form, ends)
+    finally:
+        broker.stop()
+
+
+def wait_until_cold(address: str, topic: str) -> dict[int, int]:
+    """Where the cold part of each partition ends, when nearly all of it is cold."""
+    host, port = address.split(":")
+    deadline = time.monotonic() + WAIT_S
+    with Client(Access(servers=((host, int(port)),))) as client:
+        parts = [(topic, number) for number in range(spark_reads.PARTITIONS)]
+        last = client.offsets(dict.fromkeys(parts, LATEST))
+        while True:
+            found = {part: client.cold(*part, 0, last[part]) for part in parts}
+            ends = {part[1]: one.end if one else 0 for part, one in found.items()}
+            if all(ends[part[1]] > 0.7 * last[part] for part in parts):
+                return ends
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the tier is not done: {ends} of {last}")
+            time.sleep(1.0)
+
+
+def _compared(
+    spark: SparkSession,
+    server: S3Server,
+    broker: KafkaOnelog,
+    topic: str,
+    form: str,
+    ends: dict[int, int],
+) -> list[Row]:
+    keys = {name: server.options[name] for name in KEYS}
+    until = json.dumps({topic: {str(number): end for number, end in ends.items()}})
+
+    def read(how: str) -> DataFrame:
+        reader = spark.read.format("onelog").options(
+            servers=f"127.0.0.1:{broker.port}",
+            subscribe=topic,
+            columns="value",
+            endingOffsets=until,
+            coldReads=how,
+            **keys,
+        )
+        return reader.load()
+
+    count = sum(ends.values())
+    for how in ("store", "broker"):
+        assert read(how).count() == count, how
+    taken: dict[str, list[float]] = {"store": [], "broker": []}
+    shares: list[float] = []
+    for number in range(ROUNDS + 1):
+        for how, times in taken.items():
+            used = cpu_s(broker)
+            took = seconds(lambda: spark_reads.drain(read(how)))  # noqa: B023 - called at once
+            if number:  # the first round warms up
+                times.append(took)
+                shares += [(cpu_s(broker) - used) / took] if how == "store" else []
+    for how, times in taken.items():
+        rate = count * SIZE / median(times) / 1e6
+        say(f"{form}, {how}: {rate:,.0f} MB/s ({', '.join(f'{one:.2f}' for one in times)})")
+    store, through = median(taken["store"]), median(taken["broker"])
+    return [
+        row(
+            f"Spark on cold rows ({form}), against through the broker",
+            through / store,
+            "ratio",
+            BARS[form],
+            peer=("through the broker, rows/s", count / through),
+        ),
+        row(f"the broker's CPU meanwhile ({form})", median(shares), "cores", CPU_BAR, low=True),
+    ]
+
+
+def cpu_s(broker: KafkaOnelog) -> float:
+    """Seconds of CPU that the broker's process has used."""
+    assert broker.process is not None
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
