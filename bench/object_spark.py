@@ -2,7 +2,8 @@
 
 Rules: the broker and SeaweedFS are processes of their own; the whole range lies in the store and no
 longer on the broker's disk. Both ways read the same offsets, in turns, and throw the values away
-(`noop`). The broker's CPU is that of its process while tasks read the store.
+(`noop`). The broker starts anew before it is read through: its cache of cold runs is empty then.
+The broker's CPU is that of its process while tasks read the store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench import spark_reads
 from bench.object_store import BUCKET, bench_server
 from bench.report import Row, data_dir, median, row, say, seconds
-from bench.spark import session
+import onelog.spark
 from onelog.kafka_client import LATEST, Access, Client
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.topics import make_topic
@@ -25,7 +26,7 @@ from tests.support.s3_server import S3Server
 
 ROUNDS = 5
 SIZE, COUNT = 1024, 400_000
-SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES = 24 << 20
 WAIT_S = 600.0
 BARS = {"log": 1.0, "iceberg": 1.3}
 """How much faster than through the broker, by the format of the tier."""
@@ -37,13 +38,29 @@ def measure(formats: tuple[str, ...] = ("log",)) -> list[Row]:
     """The rows of the table; `formats` are those of tiers."""
     rows: list[Row] = []
     with data_dir("object-spark") as folder, bench_server(folder / "s3") as server:
-        spark = session(folder)
+        spark = _session(folder)
         try:
             for form in formats:
                 rows += _measured(spark, server, folder / form, form)
         finally:
             spark.stop()
     return rows
+
+
+def _session(folder: Path) -> SparkSession:
+    """Two cores, and no display beside the measurement."""
+    made = onelog.spark.session(
+        "local[2]",
+        name="bench",
+        config={
+            "spark.driver.memory": "4g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        },
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    return made
 
 
 def _measured(spark: SparkSession, server: S3Server, folder: Path, form: str) -> list[Row]:
@@ -53,8 +70,8 @@ def _measured(spark: SparkSession, server: S3Server, folder: Path, form: str) ->
         folder,
         f"store.url=s3://{BUCKET}/{form}",
         f"store.options={json.dumps(options)}",
-        f"store.cache_bytes={256 << 20}",
-    ).start()
+    )
+    broker.start()
     try:
         topic = f"records-{form}"
         settings = {
@@ -121,6 +138,9 @@ def _compared(
     shares: list[float] = []
     for number in range(ROUNDS + 1):
         for how, times in taken.items():
+            if how == "broker":
+                broker.stop()
+                broker.start()
             used = cpu_s(broker)
             took = seconds(lambda: spark_reads.drain(read(how)))  # noqa: B023 - called at once
             if number:  # the first round warms up
