@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+import onelog.spark
 from bench import spark_reads
 from bench.object_store import BUCKET, bench_server
 from bench.report import Row, data_dir, median, row, say, seconds
-import onelog.spark
 from onelog.kafka_client import LATEST, Access, Client
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.topics import make_topic
