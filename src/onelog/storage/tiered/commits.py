@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -57,7 +57,7 @@ Change = Callable[[], TierChange | None]
 class Commits:
     """Talks to the store about one partition's manifests. One thread at a time."""
 
-    __slots__ = ("_inner", "_met", "_nonce", "_state", "_store", "fence", "refusal")
+    __slots__ = ("_inner", "_nonce", "_state", "_store", "fence", "is_met", "refusal")
 
     def __init__(self, store: ObjectStore, state: TierState, inner: LocalLog, house: bytes) -> None:
         """`house` says which data directory this is."""
@@ -65,7 +65,7 @@ class Commits:
         self._state = state
         self._inner = inner
         self._nonce = house + secrets.token_bytes(NONCE_BYTES - len(house))
-        self._met = False
+        self.is_met = False
         """Whether the store was compared with the copy."""
         self.fence = ""
         """Why this process moves nothing any more; empty: it does."""
@@ -79,14 +79,15 @@ class Commits:
         StorageError, ColdUnavailable."""
         if self.fence:
             raise Fenced(self.fence)
-        if self._met:
+        if self.is_met:
             return
         try:
             self._compare()
         except StorageError as error:
             self.refusal = "" if isinstance(error, ColdUnavailable) else str(error)
             raise
-        self._met, self.refusal = True, ""
+        self._state.note_met()
+        self.is_met, self.refusal = True, ""
 
     def _compare(self) -> None:
         state, known = self._state, self._state.head
@@ -130,18 +131,26 @@ class Commits:
     def _check_ours(self, manifest: Manifest) -> None:
         """Refuse a manifest that another process wrote, if it is not of this very log."""
         state, end = self._state, self._inner.end_offset
-        if manifest.end > end or manifest.partition != state.key.partition:
+        rows_end = max((row.end for row in self._counting(manifest)), default=0)
+        if rows_end > end or manifest.partition != state.key.partition:
             raise StorageError(
-                f"{self._store.url} has {state.name} up to offset {manifest.end}, and here its"
+                f"{self._store.url} has {state.name} up to offset {rows_end}, and here its"
                 f" log ends at {end}: another broker wrote there, or this disk is an old copy."
                 " Nothing is moved; restore the partition from the bucket (onelog store restore),"
                 " or give this broker a prefix of its own"
             )
         known = {row.object for row in state.rows()}
-        for row in manifest.rows:
+        for row in self._counting(manifest):
             if row.object not in known and row.kind == "log" and row.base >= state.local:
                 is_home = manifest.nonce[:HOUSE_BYTES] == self._nonce[:HOUSE_BYTES]
                 self._check_row(row, may_be_thinned=is_home)
+
+    def _counting(self, manifest: Manifest) -> Iterator[Row]:
+        """Rows that a cut did not take meanwhile."""
+        state = self._state
+        for row in manifest.rows:
+            if not (state.unmet_cut and row.end > state.cut):
+                yield row
 
     def _check_row(self, row: Row, *, may_be_thinned: bool) -> None:
         """Compare a piece with the local batches of the same offsets."""

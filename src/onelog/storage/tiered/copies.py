@@ -23,10 +23,13 @@ from onelog.storage.files import OpenFile, is_full, sync_directory
 FIRST_NAME: Final = "cold.1"
 """The file with the first sequence number."""
 NO_CUT: Final = -1
-LOST: Final = -2
-"""Instead of a cut: the manifest's copies were damaged, and only the store has it."""
+LOST: Final = 1
+"""The manifest's copies were damaged, and only the store has it."""
+UNMET: Final = 2
+"""The cut was made before the store was compared: it counts for rows that are not known here."""
 _MAGIC: Final = b"OLT1"
-_FRAME: Final = struct.Struct("<4sIIQqq")  # magic, CRC of byte 8 on, bytes, sequence, start, cut
+_FRAME: Final = struct.Struct("<4sIIQqqI")
+"""Magic, CRC of byte 8 on, bytes of the manifest, sequence, start, cut, flags."""
 _COVERED: Final = 8
 
 
@@ -36,14 +39,16 @@ class TierCopy(NamedTuple):
     start: int
     """First offset of the log that may be read; the manifest's, or a later one."""
     cut: int
-    """The log was truncated here: rows that reach beyond are no longer read. Or NO_CUT, LOST."""
+    """The log was truncated here: rows that reach beyond are no longer read. NO_CUT: it was not."""
     manifest: bytes
     """The bytes of the newest manifest; empty: there is none."""
+    flags: int = 0
 
 
 def encode_copy(copy: TierCopy, sequence: int) -> bytes:
     """The bytes of a file."""
-    rest = struct.pack("<IQqq", len(copy.manifest), sequence, copy.start, copy.cut) + copy.manifest
+    head = struct.pack("<IQqqI", len(copy.manifest), sequence, copy.start, copy.cut, copy.flags)
+    rest = head + copy.manifest
     return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
 
 
@@ -51,11 +56,11 @@ def decode_copy(data: bytes) -> tuple[int, TierCopy] | None:
     """Sequence number and content of a file; None: it is damaged."""
     if len(data) < _FRAME.size:
         return None
-    magic, crc, size, sequence, start, cut = _FRAME.unpack_from(data)
+    magic, crc, size, sequence, start, cut, flags = _FRAME.unpack_from(data)
     end = _FRAME.size + size
     if magic != _MAGIC or end > len(data) or crc32c(memoryview(data)[_COVERED:end]) != crc:
         return None
-    return sequence, TierCopy(start, cut, data[_FRAME.size : end])
+    return sequence, TierCopy(start, cut, data[_FRAME.size : end], flags)
 
 
 class TierFiles:

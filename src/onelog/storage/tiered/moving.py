@@ -260,9 +260,10 @@ class PartitionTier:
     def _prepend(self, row: Row) -> None:
         state, inner = self._state, self._inner
         first = inner.segments()[0].base_offset
-        offset, upto = Offset(row.base), Offset(min(row.end, first))
-        log_start = Offset(max(row.base, state.start))
-        rewrite = inner.prepend(min(offset, first), log_start, TimestampMs(row.created_ms))
+        offset = log_start = Offset(max(row.base, state.start))
+        upto = Offset(min(row.end, first))
+        base = Offset(min(row.base, first))
+        rewrite = inner.prepend(base, log_start, TimestampMs(row.created_ms))
         try:
             while offset < upto:
                 view = in_place(state.cold, partial(state.cold.read, offset, READ_BYTES, upto))
@@ -291,7 +292,10 @@ class PartitionTier:
             self.load_rows()
             while state.start < end < state.local and self.bring_back():
                 pass
-            state.cut_rows(end)
+            if self.settings.tier is not None or state.head.seq or state.lost:
+                state.cut_rows(end, is_met=self._commits.is_met)
+            else:
+                state.follow_cut(end)
 
     def frozen(self, end: Offset) -> bytes | None:
         """What a copy of the partition up to `end` needs to know of the store; None: nothing."""

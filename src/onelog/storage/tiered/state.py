@@ -25,7 +25,7 @@ from onelog.objects.store import ObjectStore
 from onelog.storage.cold import Bringing, ColdRows, RunCache
 from onelog.storage.cold.table import RowTable
 from onelog.storage.engine import PartitionKey, SegmentInfo
-from onelog.storage.tiered.copies import LOST, NO_CUT, TierCopy, TierFiles, encode_copy
+from onelog.storage.tiered.copies import LOST, NO_CUT, UNMET, TierCopy, TierFiles, encode_copy
 from onelog.storage.tiered.inner import LocalLog
 
 _NO_ROWS: Final = RowTable()
@@ -36,7 +36,7 @@ class TierState:
 
     __slots__ = (
         "_files", "_inner", "both", "cold", "cut", "dropped", "head", "key", "leaving", "local",
-        "lock", "lost", "name", "start",
+        "lock", "lost", "name", "start", "unmet_cut",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,8 @@ class TierState:
         """First offset of the log that may be read."""
         self.cut = NO_CUT
         """Rows that reach beyond it were dropped, and the store does not know it yet."""
+        self.unmet_cut = False
+        """Whether the cut also counts for rows that are not known here yet."""
         self.head = Manifest(VERSION, 0, bytes(NONCE_BYTES), 0, b"", key.partition, 0)
         """The newest manifest that is known, without its rows; number 0: there is none."""
         self.leaving: list[Row] = []
@@ -77,14 +79,17 @@ class TierState:
             self.start = 0 if is_damaged else self.start
             return
         self.start = copy.start
-        self.lost = copy.cut == LOST
-        if self.lost or not copy.manifest:
+        self.lost = bool(copy.flags & LOST)
+        self.cut, self.unmet_cut = copy.cut, bool(copy.flags & UNMET)
+        if self.lost:
             return
-        self.cut = copy.cut
+        if not copy.manifest:
+            self.start = self.local
+            return
         try:
             manifest = Manifest.decode(copy.manifest, f"the copy of the manifest of {self.name}")
         except ColdDamaged:
-            self.lost, self.cut = True, NO_CUT
+            self.lost = True
             return
         self._take(manifest)
         end = self._inner.end_offset
@@ -142,11 +147,16 @@ class TierState:
         """The store has this manifest now: keep a copy, and read its rows from now on."""
         with self.lock:
             dropped = {row.object for row in self.dropped}
-            is_known = not any(row.object in dropped for row in manifest.rows)
-            cut = NO_CUT if is_known else self.cut
-            start = max(self.start, manifest.start)
+            is_cut = any(
+                row.object in dropped or (self.unmet_cut and row.end > self.cut)
+                for row in manifest.rows
+            )
+            cut = self.cut if is_cut else NO_CUT
+            # A start that a cut overtook meanwhile is as far as the log goes.
+            known = self._inner.end_offset if self.cut == NO_CUT else self.cut
+            start = max(self.start, min(manifest.start, known))
             self._files.save(TierCopy(start, cut, data))
-            self.start, self.cut, self.lost = start, cut, False
+            self.start, self.cut, self.lost, self.unmet_cut = start, cut, False, False
             self._take(manifest)
 
     def move_start(self, start: Offset) -> None:
@@ -159,17 +169,34 @@ class TierState:
             self.start = start
             self._sort(self._all())
 
-    def cut_rows(self, end: Offset) -> None:
-        """Rows that reach beyond `end` are no longer read: the log is to be truncated there."""
+    def cut_rows(self, end: Offset, *, is_met: bool) -> None:
+        """Rows that reach beyond `end` are no longer read: the log is to be truncated there.
+
+        Unless the store was compared (`is_met`), it may have rows that are not known here.
+        """
         with self.lock:
             start = min(self.start, end)
-            if self.end <= end and start == self.start:
+            if (is_met and self.end <= end) and start == self.start:
                 return
+            self.unmet_cut |= not is_met
             cut = min(end, self.cut) if self.cut != NO_CUT else end
-            if self.has_rows or self.lost:
-                self._save(start, cut)
+            self._save(start, cut)
             self.cut, self.start = cut, start
             self._sort(self._all())
+
+    def note_met(self) -> None:
+        """The store has no rows that are not known here: an earlier cut took all it could."""
+        with self.lock:
+            if self.unmet_cut:
+                self.unmet_cut = False
+                cut = self.cut if self.dropped else NO_CUT
+                self._save(self.start, cut)
+                self.cut = cut
+
+    def follow_cut(self, end: Offset) -> None:
+        """The log of a partition that never had a tier is to be truncated."""
+        with self.lock:
+            self.start = min(self.start, end)
 
     def move_local(self, local: Offset) -> None:
         """The local window begins elsewhere."""
@@ -184,7 +211,8 @@ class TierState:
     def _copy(self, start: int, cut: int) -> TierCopy:
         manifest = msgspec.structs.replace(self.head, rows=self._all())
         data = manifest.encode() if manifest.seq else b""
-        return TierCopy(start, LOST if self.lost else cut, data)
+        flags = (LOST if self.lost else 0) | (UNMET if self.unmet_cut else 0)
+        return TierCopy(start, cut, data, flags)
 
     def frozen(self, end: Offset) -> bytes | None:
         """The copy as it is now, for a copy of the partition that ends at `end`; None: there is
@@ -218,7 +246,9 @@ class TierState:
         first = int(local[0].base_offset) if local else self.local
         found = [_as_segment(row, first) for row in cold if row.base < first]
         here = [cold[-1], *both] if len(cold) and cold.end > first else both
-        return found + [info._replace(place="both") if _has(here, info) else info for info in local]
+        return found + [
+            info._replace(place="both") if _has(here, info, self.local) else info for info in local
+        ]
 
 
 def _as_segment(row: Row, first: int) -> SegmentInfo:
@@ -237,9 +267,10 @@ def _as_segment(row: Row, first: int) -> SegmentInfo:
     )
 
 
-def _has(rows: RowTable | list[Row], info: SegmentInfo) -> bool:
-    """Whether the store has all of a local segment."""
+def _has(rows: RowTable | list[Row], info: SegmentInfo, local: int) -> bool:
+    """Whether the store has all of a local segment that may be read."""
     if not info.sealed or not len(rows) or info.end_offset > rows[-1].end:
         return False
     table = rows if isinstance(rows, RowTable) else RowTable(rows)
-    return table.base(table.number_at(info.base_offset)) <= info.base_offset
+    first = max(info.base_offset, local)
+    return first >= info.end_offset or table.base(table.number_at(first)) <= first
