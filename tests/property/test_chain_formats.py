@@ -38,6 +38,7 @@ def wals(draw):
         draw(st.binary(min_size=16, max_size=16)),
         draw(U32),
         draw(st.integers(-(1 << 63), (1 << 63) - 1)),
+        draw(U64),
     )
     entries, parts, position = [], [], 0
     for number in range(draw(st.integers(0, 4))):

@@ -246,7 +246,16 @@ class ChainLine:
                 if growing.pairs:
                     parts.append(growing.pairs)
         flags = CLEAN_END if is_last else 0
-        header = WalHeader(flags, self._node, self.epoch, self.seq, self.nonce, self.link, now_ms)
+        header = WalHeader(
+            flags,
+            self._node,
+            self.epoch,
+            self.seq,
+            self.nonce,
+            self.link,
+            now_ms,
+            self.durable_seq,
+        )
         wal = encode_wal(header, entries, msgspec.msgpack.encode(bulk.notes), parts)
         self.link = wal.crc
         made = SealedBulk(self.seq, now_ms, tuple(entries), bulk.notes, wal, bulk.waiters, now)

@@ -92,6 +92,8 @@ class ChainOpening(Generic[S]):
         self._fences: set[ChainPlace] = set()
         self._found: dict[str, bytes] = {}
         """Objects that came back in place of a fence."""
+        self._last = 0
+        """The highest number that was listed, with or without a hole before it."""
 
     def run(self) -> Generator[ChainRequest, Any, OpenedChain[S]]:
         """All steps."""
@@ -153,6 +155,7 @@ class ChainOpening(Generic[S]):
         seq = yield from self._newest_checkpoint(epoch)
         if seq >= hole:
             raise _BeginAnew(f"{names.chain_wal(self._name, epoch, hole)} before {seq}")
+        yield from self._check_lost(epoch, hole)
         self._fences.add(ChainPlace(epoch, hole))
         base_name = names.chain_base(self._name, epoch)
         (base,) = yield GetObjects((base_name,))
@@ -173,6 +176,20 @@ class ChainOpening(Generic[S]):
         self._found.clear()
         return state
 
+    def _check_lost(self, epoch: int, hole: int) -> Generator[ChainRequest, Any, None]:
+        """Raise ColdDamaged if an object behind the hole knows that the hole was none: its writer
+        had the answer for the object that is missing."""
+        if self._last <= hole:
+            return
+        name = names.chain_wal(self._name, epoch, self._last)
+        (data,) = yield GetObjects((name,))
+        if data is not None and decode_wal(data, name).header.known >= hole:
+            lost = names.chain_wal(self._name, epoch, hole)
+            raise ColdDamaged(
+                f"the WAL object {lost} was in the store and is gone, with messages that were"
+                " answered: restore the object from a copy of the bucket"
+            )
+
     def _newest_checkpoint(self, epoch: int) -> Generator[ChainRequest, Any, int]:
         found = yield ListNames(names.chain_checkpoints(self._name, epoch), 1)
         return _place(found[0][0]).seq if found else 0
@@ -181,6 +198,7 @@ class ChainOpening(Generic[S]):
         """Create a fence at the first hole behind `after`, unless there is one. Returns where."""
         listed = yield ListNames(names.chain_wals(self._name, epoch), None)
         there = {_place(name).seq: size_bytes for name, size_bytes in listed}
+        self._last = max(there, default=0)
         seq = after + 1
         while seq in there:
             if there[seq] <= FENCE_BYTES_MAX:

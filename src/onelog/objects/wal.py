@@ -31,7 +31,7 @@ NO_NOTES: Final = msgspec.msgpack.encode(())
 NOT_INDEXED: Final = -1
 """Bytes of topic pairs of an entry whose stream has no topic index."""
 _FLAGS: Final = FENCE | CLEAN_END
-_HEADER: Final = struct.Struct("<4sIHHIQQ16sIIIIQq16s")
+_HEADER: Final = struct.Struct("<4sIHHIQQ16sIIIIQqQ8s")
 _COVERED: Final = 8
 _I64_MAX: Final = (1 << 63) - 1
 assert _HEADER.size == HEADER_BYTES
@@ -74,6 +74,9 @@ class WalHeader(NamedTuple):
     """The `crc` of the object before it; 0 for the first one and for a fence."""
     written_ms: int
     """For people, and for ages of objects: no order depends on it."""
+    known: int = 0
+    """All objects up to this one were in the store when this one left: one of them that is gone
+    was lost."""
 
 
 class Wal(NamedTuple):
@@ -137,7 +140,8 @@ def encode_wal(
         len(notes),
         data_bytes,
         header.written_ms,
-        bytes(16),
+        header.known,
+        bytes(8),
     )[_COVERED:]
     crc = crc32c(notes, crc32c(directory, crc32c(rest)))
     head = b"".join((MAGIC, struct.pack("<I", crc), rest, directory, notes))
@@ -165,7 +169,7 @@ def decode_wal(data: Buffer, name: str) -> Wal:
     if len(view) < HEADER_BYTES:
         raise _damaged(name, f"it has only {len(view)} bytes")
     magic, crc, version, flags, node, epoch, seq, nonce, link, *rest = _HEADER.unpack_from(view)
-    count, directory_bytes, notes_bytes, data_bytes, written_ms, zeros = rest
+    count, directory_bytes, notes_bytes, data_bytes, written_ms, known, zeros = rest
     body = HEADER_BYTES + directory_bytes + notes_bytes
     if magic != MAGIC or body + data_bytes != len(view):
         raise _damaged(name, f"{len(view)} bytes are not what its header says")
@@ -186,7 +190,7 @@ def decode_wal(data: Buffer, name: str) -> Wal:
         raise _damaged(name, f"its directory has {len(entries)} entries, not {count}")
     held = view[body:]
     _check_entries(entries, held, name)
-    header = WalHeader(flags, node, epoch, seq, nonce, link, written_ms)
+    header = WalHeader(flags, node, epoch, seq, nonce, link, written_ms, known)
     notes = bytes(view[HEADER_BYTES + directory_bytes : body])
     return Wal(header, crc, entries, notes, held)
 
