@@ -66,6 +66,7 @@ MODULES = [
     "kafka_view",
     "loop_pass",
     "outbox",
+    "frame_input",
     "sends",
     "sockets",
 ]

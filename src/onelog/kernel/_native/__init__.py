@@ -41,6 +41,7 @@ from onelog.kernel._native.crc import (
 from onelog.kernel._native.ends import PartitionEnd, VisibleEnd
 from onelog.kernel._native.feed import FeedSource, Unconcerned
 from onelog.kernel._native.file_end import FileEnd, LogEnd
+from onelog.kernel._native.frame_input import FrameInput
 from onelog.kernel._native.filters import (
     TopicFilter,
     pick_records,
@@ -163,6 +164,7 @@ __all__ = [
     "AmqpRoute",
     "BatchBuilder",
     "FileEnd",
+    "FrameInput",
     "VisibleEnd",
     "Unconcerned",
     "Ticker",

@@ -38,6 +38,6 @@ cdef extern from "epoll.h":
     int ol_watch(int fd, int what, int socket, unsigned events, void *owner)
     void ol_send(ol_sending *row) nogil
     void ol_send_all(ol_sending *rows, int count) nogil
-    ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    ssize_t recv(int fd, void *buffer, size_t size, int flags) nogil
     int shutdown(int fd, int how)
     int close_fd "close"(int fd)

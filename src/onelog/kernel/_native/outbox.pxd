@@ -4,6 +4,9 @@ from onelog.kernel._native.epoll cimport iovec, ol_sending
 
 cdef class Receiver:
     cdef int take_bytes(self, bytes data) except -1
+    cdef Py_ssize_t room(self, char **into) noexcept
+    cdef int took(self, Py_ssize_t size) except -1
+    cdef Py_ssize_t first_bytes(self) noexcept
 
 cdef Receiver receiver_of(object call)
 

@@ -64,6 +64,18 @@ cdef class Receiver:
     cdef int take_bytes(self, bytes data) except -1:
         raise NotImplementedError
 
+    cdef Py_ssize_t room(self, char **into) noexcept:
+        """Bytes that are to be read straight into a buffer, and where; 0: as an object."""
+        return 0
+
+    cdef int took(self, Py_ssize_t size) except -1:
+        """So many bytes are in that buffer."""
+        raise NotImplementedError
+
+    cdef Py_ssize_t first_bytes(self) noexcept:
+        """Bytes that the next read is to have at most; 0: as many as there are."""
+        return 0
+
 
 cdef Receiver receiver_of(object call):
     """Whose `receive` this is; None: nobody's."""

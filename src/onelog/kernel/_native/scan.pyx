@@ -121,15 +121,18 @@ def find_batch(buf, Py_ssize_t start, Py_ssize_t end, int64_t offset):
     return -1
 
 
-def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int64_t upto):
+def fit_batches(
+    buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int64_t upto, Py_ssize_t known=-1
+):
     """The end of the whole batches from `start` that lie below `upto` and within `max_bytes`.
 
-    At least one batch, if the first lies below `upto`; otherwise `start`.
+    At least one batch, if the first lies below `upto`; otherwise `start`. A batch begins at
+    `known`, if that is given, and those before it fit: they are not looked at.
     """
     cdef Py_buffer view
     cdef Head head
     cdef int code
-    cdef Py_ssize_t position = start
+    cdef Py_ssize_t position = start if known < start else known
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         _check_span(&view, start, end)

@@ -20,15 +20,22 @@ cdef enum:
     READ_BYTES_MAX = 262144
     # The next read is expected to be as large as one of this size.
     READ_BYTES_LARGE = 16384
+    # So much at most is read into the buffer of a protocol at once.
+    READ_ROOM_MAX = 1048576
+    # A shorter read does not let go of the interpreter.
+    READ_ALONE_MAX = 65536
 
 
-cdef inline object read_socket(int fd, char *shared, bint is_large, int *problem):
-    """The bytes of one read, none at the end of the stream; None: see `problem`."""
+cdef inline object read_socket(int fd, char *shared, bint is_large, size_t most, int *problem):
+    """The bytes of one read, none at the end of the stream; None: see `problem`.
+
+    A read that is not large has at most `most` bytes.
+    """
     cdef PyObject *data
     cdef ssize_t size
     cdef object out
     if not is_large:
-        size = recv(fd, shared, READ_BYTES_MAX, MSG_DONTWAIT)
+        size = recv(fd, shared, most, MSG_DONTWAIT)
         problem[0] = errno
         return None if size < 0 else PyBytes_FromStringAndSize(shared, size)
     data = read_object(NULL, READ_BYTES_MAX)
@@ -42,3 +49,15 @@ cdef inline object read_socket(int fd, char *shared, bint is_large, int *problem
     out = <object> data
     read_release(data)
     return out
+
+
+cdef inline ssize_t read_room(int fd, char *into, size_t size, int *problem):
+    """Read once into a protocol's buffer: how many bytes; 0: the end, negative: see `problem`."""
+    cdef ssize_t done
+    if size <= READ_ALONE_MAX:
+        done = recv(fd, into, size, MSG_DONTWAIT)
+    else:
+        with nogil:
+            done = recv(fd, into, size, MSG_DONTWAIT)
+    problem[0] = errno
+    return done

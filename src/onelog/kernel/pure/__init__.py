@@ -46,6 +46,7 @@ from onelog.kernel.pure.crc import (
 from onelog.kernel.pure.ends import PartitionEnd, VisibleEnd
 from onelog.kernel.pure.feed import FeedSource, Unconcerned
 from onelog.kernel.pure.file_end import FileEnd, LogEnd
+from onelog.kernel.pure.frame_input import FrameInput
 from onelog.kernel.pure.filters import (
     TopicFilter,
     pick_records,
@@ -154,6 +155,7 @@ __all__ = [
     "AmqpRoute",
     "BatchBuilder",
     "FileEnd",
+    "FrameInput",
     "VisibleEnd",
     "Unconcerned",
     "Ticker",

@@ -119,14 +119,17 @@ def find_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
     return -1
 
 
-def fit_batches(buf: Buffer, start: int, end: int, max_bytes: int, upto: int) -> int:
+def fit_batches(
+    buf: Buffer, start: int, end: int, max_bytes: int, upto: int, known: int = -1
+) -> int:
     """The end of the whole batches from `start` that lie below `upto` and within `max_bytes`.
 
-    At least one batch, if the first lies below `upto`; otherwise `start`.
+    At least one batch, if the first lies below `upto`; otherwise `start`. A batch begins at
+    `known`, if that is given, and those before it fit: they are not looked at.
     """
     view = memoryview(buf).cast("B")
     check_span(view, start, end)
-    position = start
+    position = max(start, known)
     while position < end:
         info = batch_at(view, position, end)
         if info.last_offset >= upto:

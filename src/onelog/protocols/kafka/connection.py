@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.broker import Principal, note_failed_login
-from onelog.kernel import parse_request_header
+from onelog.kernel import FrameInput, parse_request_header
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport, Throttled
 from onelog.observe import get_logger
 from onelog.protocols.kafka.admin.auditing import note_request
@@ -34,7 +34,7 @@ from onelog.protocols.kafka.codec import (
 )
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
-from onelog.protocols.kafka.frames import Frame, FrameCutter
+from onelog.protocols.kafka.frames import LENGTH_BYTES, Frame, FrameCutter
 from onelog.protocols.kafka.handlers import HANDLERS
 from onelog.protocols.kafka.producing import Produce
 from onelog.protocols.kafka.refusals import error_body
@@ -91,7 +91,10 @@ class Connection(Throttled):
         self.on_raw_frame: RawStep | None = None
         """Set while tokens of a login come as bare frames (SASL handshake v0)."""
         self._transport: StreamTransport | None = None
-        self._cutter = FrameCutter()
+        self._input = FrameInput(self._take_read, self._take_frame)
+        self.data_received = self._input.receive
+        """Takes bytes of the peer, in order."""
+        self._cutter = FrameCutter(self._input.expect)
         self._frames: deque[Frame] = deque()
         self._frame_bytes = 0
         self._read_bytes = 0
@@ -159,21 +162,34 @@ class Connection(Throttled):
         if self.principal is None:
             self.close("no login in time")
             return
-        idle_ms = (self.hub.loop.time() - self._last_request_at) * 1000
+        now = self.hub.loop.time()
+        if self._input.has_moved():  # a long request is on its way
+            self._last_request_at = now
+        idle_ms = (now - self._last_request_at) * 1000
         limit_ms = self.hub.limits.idle_ms
         if idle_ms >= limit_ms and not self._slots and not self._is_held():
             self.close("idle")
         else:
             self._watch(max(1000, int(limit_ms - idle_ms)))
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes of the peer, in order."""
+    def _note_read(self, size: int) -> None:
+        self.hub.counters.received_bytes += size
+        self._last_request_at = self.hub.loop.time()
+        self._read_bytes += size
+
+    def _take_frame(self, frame: bytearray, read_bytes: int) -> None:
+        """A long request is here; so many bytes of it are not counted yet."""
         if self._closed:
             return
-        hub = self.hub
-        hub.counters.received_bytes += len(data)
-        self._last_request_at = hub.loop.time()
-        self._read_bytes += len(data)
+        self._note_read(read_bytes)
+        self._frame_bytes += len(frame) - LENGTH_BYTES
+        self._frames.append((frame, LENGTH_BYTES, len(frame)))
+        self._begin_frames()
+
+    def _take_read(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self._note_read(len(data))
         try:
             self._frame_bytes += self._cutter.take(data, self.frame_bytes_max, self._frames)
             self._begin_frames()
@@ -197,6 +213,7 @@ class Connection(Throttled):
         """The connection is gone."""
         del exc
         self._closed = True
+        self._input.end()
         self._leave_quotas()
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
@@ -359,10 +376,8 @@ class Connection(Throttled):
         return slot
 
     def _is_logged_in(self) -> bool:
-        identity = self.identity
-        if identity is None:
-            return False
-        return not identity.expires_ms or self.hub.clock.now_ms() < identity.expires_ms
+        expires_ms = -1 if self.identity is None else self.identity.expires_ms
+        return not expires_ms or self.hub.clock.now_ms() < expires_ms
 
     def _refuse_version(
         self, api: Api, version: int, correlation_id: int, slot: AnswerSlot

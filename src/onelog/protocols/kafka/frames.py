@@ -1,15 +1,19 @@
 """Reads of a connection, cut into frames.
 
 Rules:
-- A frame that lies in one read is not copied. A frame of several reads is copied once, when its
-  last byte is here, into a buffer of its own: whoever appends its batches may change them there.
-- Small reads of a frame are gathered in one buffer, so that a peer that sends byte by byte costs no
-  more memory than it sent (I8).
+- A frame that lies in one read is not copied. A frame of several reads gets a buffer of its own:
+  whoever appends its batches may change them there.
+- The bytes of a long frame are gathered in that buffer as they come (`FrameInput`). Its memory is
+  not touched before, so a peer that sends less than it announced costs what it sent (I8). A frame
+  that is longer still, or short, is copied there when its last byte is here.
+- Small reads of such a frame are kept in one buffer, so that a peer that sends byte by byte costs
+  no more memory than it sent.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import ProtocolViolation
@@ -23,16 +27,20 @@ Frame = tuple[bytes | bytearray, int, int]
 
 SMALL_BYTES: Final = 16 * 1024
 """A read of fewer bytes is copied while its frame is not whole."""
-_LENGTH_BYTES: Final = 4
+GATHERED_BYTES: Final = range(64 * 1024, 4 * 1024 * 1024)
+"""Frames of so many bytes are gathered."""
+LENGTH_BYTES: Final = 4
 _BAD: Final = -1
 
 
 class FrameCutter:
     """Cuts the reads of one connection; holds the beginning of a frame whose end has not come."""
 
-    __slots__ = ("_needed", "_parts", "_size")
+    __slots__ = ("_gather", "_needed", "_parts", "_size")
 
-    def __init__(self) -> None:
+    def __init__(self, gather: Callable[[Buffer, int], None] | None = None) -> None:
+        """`gather` is called with the beginning of a long frame, and with the frame's length."""
+        self._gather = gather
         self._parts: list[Buffer] = []
         self._size = 0
         """Bytes of the parts."""
@@ -54,9 +62,9 @@ class FrameCutter:
                 self._keep(data)
                 return 0
             else:
-                start, size = self._needed - self._size, self._needed - _LENGTH_BYTES
+                start, size = self._needed - self._size, self._needed - LENGTH_BYTES
                 whole_frame = self._joined(memoryview(data)[:start])
-                frames.append((whole_frame, _LENGTH_BYTES, self._needed))
+                frames.append((whole_frame, LENGTH_BYTES, self._needed))
         try:
             whole, rest, self._needed = split_frames(buffer, start, frame_bytes_max)
         except ProtocolViolation:
@@ -67,7 +75,12 @@ class FrameCutter:
             frames.append((buffer, begin, end))
             size += end - begin
         if rest < len(buffer):
-            self._keep(memoryview(buffer)[rest:] if rest else buffer)
+            begun = memoryview(buffer)[rest:] if rest else buffer
+            if self._gather is not None and self._needed in GATHERED_BYTES:
+                self._gather(begun, self._needed)
+                self._needed = 0
+            else:
+                self._keep(begun)
         return size
 
     def check(self, frame_bytes_max: int) -> None:

@@ -31,10 +31,8 @@ class KafkaServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        # Measured: consumers of large batches are slower on the sockets of the kernel (ADR 36).
-        backend = "loop" if config.net.backend == "auto" else config.net.backend
         self._listeners = ProtocolListeners(
-            clock, config.kafka.limits, backend=backend, opening=self._opening
+            clock, config.kafka.limits, backend=config.net.backend, opening=self._opening
         )
         self._hub: Hub | None = None
 
