@@ -275,8 +275,8 @@ class Net(Section, frozen=True, kw_only=True):
         Literal["auto", "loop", "epoll", "io_uring"],
         Meta(
             description="What reads and writes plain TCP connections: the broker's own set of"
-            " sockets (epoll), the event loop (loop), or the better one that works here (auto:"
-            " epoll for MQTT and AMQP, loop for Kafka). io_uring is epoll whose sends go by a"
+            " sockets (epoll), the event loop (loop), or the better one that works here"
+            " (auto). io_uring is epoll whose sends go by a"
             " ring; where the system refuses rings, as most containers do, it is epoll. TLS,"
             " WebSocket, PROXY headers and HTTP always have the event loop."
         ),

@@ -3,13 +3,11 @@
 Rules: the twin is the specification. Beyond it:
 - The sends of a pass are gathered and made without the interpreter (`sends.pyx`). Meanwhile nobody
   touches a transport: all of them belong to the loop's thread.
-- A protocol's receiver may have its bytes read into a buffer of its own (`Receiver.room`).
 - The bytes of all sends are counted before any protocol is called.
 - Events carry the address of their transport. The set keeps a transport until the loop has told its
   protocol of the end, which is never in a wake-up.
 """
 
-from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
@@ -23,9 +21,8 @@ from onelog.kernel._native.loop_pass cimport LoopPass, pass_of
 from onelog.kernel._native.outbox cimport Outbox, Receiver, receiver_of
 from onelog.kernel._native.sends cimport Sends
 from onelog.kernel._native.socket_accept cimport accept_socket
-from onelog.kernel._native.socket_read cimport (
-    READ_BYTES_LARGE, READ_BYTES_MAX, READ_ROOM_MAX, read_room, read_socket,
-)
+from onelog.kernel._native.socket_read cimport READ_BYTES_LARGE, READ_BYTES_MAX
+from onelog.kernel._native.socket_read cimport ol_reading, read_once
 
 import os
 import socket
@@ -305,56 +302,27 @@ cdef class SocketTransport(Outbox):
 
     cdef bint read(self) except -1:
         """Read once. Returns whether there may be more."""
-        cdef int problem
+        cdef ol_reading row
         cdef Receiver receiver = self.receiver
-        cdef Py_ssize_t most = READ_BYTES_MAX, wanted = 0
-        cdef char *into = NULL
-        cdef object data
-        if receiver is not None:
-            wanted = receiver.room(&into)
-            if wanted:
-                return self._read_room(receiver, into, wanted)
-            wanted = receiver.first_bytes()
-            if wanted:
-                most = wanted
-        data = read_socket(
-            self.fd, self.owner.buffer, self.is_large and not wanted, most, &problem
-        )
-        if data is None:
-            if problem != EAGAIN and problem != EINTR:
-                self.lose(_error(problem))
+        cdef object data = read_once(self.fd, self.owner.buffer, receiver, self.is_large, &row)
+        if row.size < 0:
+            if row.problem != EAGAIN and row.problem != EINTR:
+                self.lose(_error(row.problem))
             return 0
-        self.is_large = PyBytes_GET_SIZE(data) >= READ_BYTES_LARGE
+        self.is_large = row.size >= READ_BYTES_LARGE
         try:
-            if PyBytes_GET_SIZE(data) == 0:
+            if row.size == 0:
                 self._meet_end()
+            elif data is None:
+                receiver.took(row.size)
             elif receiver is not None:
                 receiver.take_bytes(<bytes> data)
             else:
                 self.receive(data)
         except Exception as error:
-            self.protocol.faulted("data_received" if data else "eof_received", error)
+            self.protocol.faulted("data_received" if row.size else "eof_received", error)
             self.lose(error)
-        return PyBytes_GET_SIZE(data) == most
-
-    cdef bint _read_room(self, Receiver receiver, char *into, Py_ssize_t wanted) except -1:
-        """Read once into the buffer of the protocol. Returns whether there may be more."""
-        cdef int problem
-        cdef Py_ssize_t asked = min(wanted, READ_ROOM_MAX)
-        cdef Py_ssize_t size = read_room(self.fd, into, asked, &problem)
-        if size < 0:
-            if problem != EAGAIN and problem != EINTR:
-                self.lose(_error(problem))
-            return 0
-        try:
-            if size == 0:
-                self._meet_end()
-            else:
-                receiver.took(size)
-        except Exception as error:
-            self.protocol.faulted("data_received" if size else "eof_received", error)
-            self.lose(error)
-        return size == asked
+        return row.size == row.asked
 
     cdef int _meet_end(self) except -1:
         """The peer sends no more."""
