@@ -41,12 +41,12 @@ from onelog.kernel._native.crc import (
 from onelog.kernel._native.ends import PartitionEnd, VisibleEnd
 from onelog.kernel._native.feed import FeedSource, Unconcerned
 from onelog.kernel._native.file_end import FileEnd, LogEnd
-from onelog.kernel._native.frame_input import FrameInput
 from onelog.kernel._native.filters import (
     TopicFilter,
     pick_records,
     select_records,
 )
+from onelog.kernel._native.frame_input import FrameInput
 from onelog.kernel._native.kafka_batch import (
     check_produce_batch,
     find_headers,

@@ -46,12 +46,12 @@ from onelog.kernel.pure.crc import (
 from onelog.kernel.pure.ends import PartitionEnd, VisibleEnd
 from onelog.kernel.pure.feed import FeedSource, Unconcerned
 from onelog.kernel.pure.file_end import FileEnd, LogEnd
-from onelog.kernel.pure.frame_input import FrameInput
 from onelog.kernel.pure.filters import (
     TopicFilter,
     pick_records,
     select_records,
 )
+from onelog.kernel.pure.frame_input import FrameInput
 from onelog.kernel.pure.kafka_batch import (
     check_produce_batch,
     find_headers,
