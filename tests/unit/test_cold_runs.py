@@ -54,9 +54,13 @@ def bases(store: ObjectStore, rows: list[Row], start: int, end: int, topic: byte
     return found, reached
 
 
+@pytest.mark.parametrize("whole", [0, 16 << 20])
 @pytest.mark.parametrize(("start", "end"), [(0, 1600), (5, 1599), (399, 401), (777, 778)])
-def test_every_batch_of_the_bounds_comes_once_and_in_order(store, monkeypatch, start, end) -> None:
+def test_every_batch_of_the_bounds_comes_once_and_in_order(
+    store, monkeypatch, start, end, whole
+) -> None:
     monkeypatch.setattr(cold_runs, "RUN_BYTES", 50_000)
+    monkeypatch.setattr(cold_runs, "WHOLE_BYTES", whole)
     rows = pieces(store, 4, 40)
     asked = [row for row in rows if row.base < end and row.end > start]
     found, reached = bases(store, asked, start, end)
@@ -84,6 +88,14 @@ def test_a_topic_costs_only_what_has_it(store) -> None:
     assert {
         at for at in range(0, 4800, 10) if topic_of(at // 600, at % 600 // 10, 60) == b"a/x"
     } <= {*everywhere}
+
+
+def test_a_small_piece_is_one_get(store) -> None:
+    rows = pieces(store, 5, 10)
+    got = store.counts.get
+    found, _ = bases(store, rows, 0, 500)
+    assert found == list(range(0, 500, 10))
+    assert store.counts.get - got == 5
 
 
 def test_an_error_appears_behind_the_runs_before_it(store) -> None:

@@ -69,10 +69,12 @@ def read_cold_slice(
             yield from read_fetched(client, [gap], maker)
             at = gap.end
             continue
+        before = at
         try:
             for reached, batches in _read_rows(replace(row, start=at), rows, cold, maker):
                 yield from batches
                 at = reached
+            assert at > before, "rows that were read lead on"
         except _RowFailed as failed:
             cold = _without(client, replace(row, start=at), cold, failed, how, gone)
 

@@ -26,6 +26,8 @@ RUN_BYTES: Final = 16 << 20
 AHEAD: Final = 3
 NEAR_BYTES: Final = 256 << 10
 """Runs of one topic that are not further apart are one get."""
+WHOLE_BYTES: Final = 16 << 20
+"""A piece that is not larger is one get, with its index."""
 POSTING_BYTES_MAX: Final = 4 << 20
 """A topic with more offsets than this holds is all over its piece."""
 
@@ -48,6 +50,8 @@ class _Opened(NamedTuple):
     part: IndexPart
     spans: list[tuple[int, int]]
     """Where wanted batches lie in the log, by positions with an index entry."""
+    whole: Buffer | None = None
+    """The piece, if it was small enough for one get."""
 
 
 class RunsAhead:
@@ -104,10 +108,18 @@ class RunsAhead:
 
     def _open(self, row: Row) -> _Opened:
         """In a thread: what of a piece is to be read."""
-        at = row.position + row.piece_bytes - row.index_bytes
-        data = self._store.get_range(row.object, at, row.index_bytes)
-        index = IndexPart(data, row.object, row)
         start, end = self._within(row)
+        if (
+            self._hash is None
+            and row.piece_bytes <= WHOLE_BYTES
+            and end - start == row.end - row.base
+        ):
+            data = self._store.get_range(row.object, row.position, row.piece_bytes)
+            tail = memoryview(data)[row.piece_bytes - row.index_bytes :]
+            spans = [(0, row.log_bytes)] if row.log_bytes else []
+            return _Opened(IndexPart(tail, row.object, row), spans, data)
+        at = row.position + row.piece_bytes - row.index_bytes
+        index = IndexPart(self._store.get_range(row.object, at, row.index_bytes), row.object, row)
         if not row.log_bytes:
             return _Opened(index, [])
         rels = self._posting(row, index)
@@ -133,16 +145,14 @@ class RunsAhead:
         return max(self._bounds[0], row.base), min(self._bounds[1], row.end)
 
     def _runs(self, row: Row, opened: _Opened) -> Iterator[Run]:
-        index, spans = opened
+        index, spans, whole = opened
         start, end = self._within(row)
         aborted = index.aborted_between(start, end)
         for number, (first, stop) in enumerate(spans):
             at = first
             while at < stop:
                 upto = min(index.run_end(at, RUN_BYTES), stop)
-                get = self._pool.submit(
-                    self._store.get_range, row.object, row.position + at, upto - at
-                )
+                get = self._get(row, at, upto, whole)
                 following = upto if upto < stop else None
                 if following is None and number + 1 < len(spans):
                     following = spans[number + 1][0]
@@ -151,6 +161,14 @@ class RunsAhead:
                 at = upto
         if not spans:
             yield Run(row, end, None, [])
+
+    def _get(self, row: Row, at: int, upto: int, whole: Buffer | None) -> Future[Buffer]:
+        if whole is None:
+            start = row.position + at
+            return self._pool.submit(self._store.get_range, row.object, start, upto - at)
+        done: Future[Buffer] = Future()
+        done.set_result(memoryview(whole)[at:upto])
+        return done
 
 
 def _spans_of(
