@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from pyiceberg.types import LongType as IcebergLong
 
 from onelog.base.errors import InvalidRequest
+from onelog.lake.formats import open_table
+from onelog.lake.log_table import LOG_COLUMNS
 from onelog.lake.options import parse_options
 from onelog.lake.projection import projected
 from onelog.lake.upkeep import keep_up
@@ -254,3 +256,12 @@ def test_bad_rows_of_a_batch_that_was_given_up_are_not_seen(tmp_path, broker):
     write(sink, SCHEMA, query, 0, [bad, *rows(1)])
     assert len(letters(broker, topic)) == 1
     assert ids(lake) == [1]
+
+
+@pytest.mark.parametrize("form", ["iceberg", "delta"])
+def test_the_history_of_a_stream_is_left_to_its_broker(tmp_path, form) -> None:
+    kept = Lake(form, tmp_path)
+    table = open_table(kept.parsed(), LOG_COLUMNS)
+    assert table.layout.schema.names == LOG_COLUMNS.names
+    with pytest.raises(InvalidRequest, match="is the history of a stream"):
+        keep_up(kept.parsed())

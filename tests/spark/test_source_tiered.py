@@ -11,6 +11,10 @@ import pytest
 
 from bench.object_spark import cpu_s
 from onelog.kafka_client import LATEST, Client
+from onelog.kernel import ATTR_TRANSACTIONAL
+from onelog.pipelines.spec import BrokerKeys
+from onelog.pipelines.sql import Query
+from onelog.pipelines.workspace import Workspace
 from onelog.record.batch import Row, build_batch
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
 from tests.spark.topics import access, make_topic, row, servers
@@ -110,6 +114,54 @@ def test_a_cold_read_leaves_the_broker_idle(spark, broker, keys) -> None:
     assert gets == 0
     assert requests <= 12  # topics, offsets and rows: no fetch
     assert cpu < max(0.1 * took, 0.1), f"{cpu} s of CPU in {took} s"
+
+
+def abort_some(broker: KafkaOnelog, topic: str) -> None:
+    """Records that nobody sees, in both partitions."""
+    with Client(access(broker)) as client:
+        name = unique("txn")
+        producer = client.init_producer(name, 60_000)
+        for partition in range(PARTITIONS):
+            client.add_partitions(name, producer, [(topic, partition)])
+            data = build_batch(
+                [row("aborted-x")] * 100, attributes=ATTR_TRANSACTIONAL, producer=(*producer, 0)
+            )
+            client.produce({(topic, partition): data}, name)
+        client.end(name, producer, commit=False)
+
+
+@pytest.mark.parametrize("form", ["iceberg", "delta"])
+def test_a_table_and_the_log_behind_it_are_one_stream(spark, broker, keys, tmp_path, form) -> None:
+    settings = {
+        "onelog.tier.format": form,
+        "onelog.tier.commit.ms": "1000",
+        "segment.bytes": "1048576",
+        "local.retention.bytes": "1",
+    }
+    topic = make_topic(broker, unique("lake"), PARTITIONS, **settings)
+    fill(broker, topic, 0, 1000)
+    abort_some(broker, topic)
+    fill(broker, topic, 1000, 4000)
+    until_cold(broker, topic, 3000)
+    with Client(access(broker)) as client:
+        part = client.cold(topic, 0, 0, 3000)
+    assert part is not None
+    assert {one.kind for one in part.rows} == {"parquet"}
+    assert part.table is not None
+    assert part.table[0] == form
+    fill(broker, topic, 5000, 200)
+    columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    frames = [
+        read(spark, broker, topic, keys, coldReads=how, includeHeaders="true")
+        for how in ("store", "broker")
+    ]
+    by_store, by_broker = (frame.sort("partition", "offset").collect() for frame in frames)
+    assert by_store == by_broker
+    assert by_store[0].asDict().keys() == {*columns, "headers"}
+    assert values(frames[0]) == numbers(5200)
+    query = Query(spark, Workspace(tmp_path, servers(broker)), BrokerKeys(options=keys))
+    sql = f"SELECT count(*), count(DISTINCT `partition`, `offset`) FROM stream('{topic}')"
+    assert query.ask(sql).take(1) == [(10_400, 10_400)]
 
 
 def test_history_and_the_tail_are_one(spark, broker, keys) -> None:

@@ -1,7 +1,8 @@
 """Upkeep of tables: merges small files, expires snapshots, removes files that nothing names.
 
 Rules: rows do not change, and a query that writes meanwhile goes on: the loser of a race begins
-again. A file is removed only when no snapshot names it and it is older than any batch that could
+again. A table that a broker keeps as the history of a stream is left to the broker. A file is
+removed only when no snapshot names it and it is older than any batch that could
 still be committed.
 """
 
@@ -18,6 +19,7 @@ from onelog.base.errors import Conflict, InvalidRequest
 from onelog.lake.delta import DeltaLake
 from onelog.lake.formats import open_table
 from onelog.lake.iceberg import IcebergTable
+from onelog.lake.log_table import LOG_COLUMNS
 from onelog.lake.options import TableOptions
 from onelog.lake.tables import COMMIT_ATTEMPTS, LakeTable, TableChange
 from onelog.lake.writing import FileWriter
@@ -54,6 +56,12 @@ def _keep_up(
     options: TableOptions, small_bytes: int, snapshot_age: timedelta, orphan_age: timedelta
 ) -> Upkeep:
     table = open_table(options)
+    if set(LOG_COLUMNS.names) <= set(table.layout.schema.names):
+        raise InvalidRequest(
+            f"{options.table} is the history of a stream: its broker joins its files, expires its"
+            " snapshots and sweeps it (tier.snapshot_age_ms, tier.table_age_ms). Another writer"
+            " would take files from under its readers: leave it out of upkeep"
+        )
     before = len(table.files())
     if isinstance(table, IcebergTable):
         _compact_iceberg(options, small_bytes)
