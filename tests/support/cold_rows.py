@@ -1,7 +1,7 @@
 """An engine that names rows of a store: pieces that a test cut of the log, which stays as it is.
 
-Rules: everything but the rows is the segment engine's own. `reads` counts what the broker itself
-reads of a partition, so that a test sees who read it.
+Rules: everything but the rows is the engine's own. `reads` counts what the broker itself reads of a
+partition, so that a test sees who read it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row, rows_between
 from onelog.objects.store import ObjectStore
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog, in_place
-from onelog.storage.segment import SegmentEngine
+from onelog.storage.tier import Tier
+from onelog.storage.tiered import TieredEngine
 from tests.support.pieces import put_piece
 
 
 class NamedTier:
-    """Notes until when objects are held."""
+    """A tier that notes until when objects are held."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
         self.held_until_ms: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tier, name)
 
     def hold_doomed(self, until_ms: int) -> None:
         self.held_until_ms.append(until_ms)
@@ -39,7 +44,8 @@ class NamingLog:
         self._log = log
         self.key = key
         self.rows: list[Row] = []
-        self.tier = NamedTier()
+        assert log.tier is not None, "a broker with a store has tiers"
+        self.tier = NamedTier(log.tier)
         self.reads: Counter[int] = Counter()
 
     def __getattr__(self, name: str) -> Any:
@@ -80,9 +86,9 @@ class NamingLog:
 
 
 class NamingEngine:
-    """Wraps the segment engine."""
+    """Wraps the tiered engine."""
 
-    def __init__(self, engine: SegmentEngine) -> None:
+    def __init__(self, engine: TieredEngine) -> None:
         self._engine = engine
         self.volatile = engine.volatile
         self.logs: dict[str, dict[int, NamingLog]] = defaultdict(dict)
@@ -96,9 +102,6 @@ class NamingEngine:
         self.logs[key.stream_id][int(key.partition)] = log
         return log
 
-    def keepers(self) -> dict[str, Any]:
-        return {}
-
     def newest(self, partition: int = 0) -> NamingLog:
         """A partition of the stream that was made last."""
         return self.logs[list(self.logs)[-1]][partition]
@@ -108,8 +111,10 @@ def make_naming(monkeypatch: pytest.MonkeyPatch) -> list[NamingEngine]:
     """Brokers that are opened from now on have such an engine; it is put into the list."""
     engines: list[NamingEngine] = []
 
-    def make(inner: SegmentEngine, *_: Any) -> NamingEngine:
-        engines.append(NamingEngine(inner))
+    tiered = assembly._tiered
+
+    def make(*args: Any) -> NamingEngine:
+        engines.append(NamingEngine(tiered(*args)))
         return engines[-1]
 
     monkeypatch.setattr(assembly, "_tiered", make)
