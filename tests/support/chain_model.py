@@ -120,7 +120,7 @@ def asked(store: ModelStore, request: ChainRequest) -> Process:
         case ListNames(prefix, limit):
             yield
             return store.names(prefix, limit)
-        case GetObjects(wanted):
+        case GetObjects(wanted, _):
             found = []
             for name in wanted:
                 yield

@@ -24,7 +24,7 @@ from onelog.objects.chain_requests import ChainRequest, CreateObject, GetObjects
 from onelog.objects.checkpoint import VERSION, ChainCheckpoint, ChainPlace
 from onelog.objects.wal import FENCE_BYTES_MAX, Wal, decode_wal, encode_fence, fenced_by
 
-AT_ONCE: Final = 16
+AT_ONCE: Final = 8
 """Objects that are asked for together."""
 _TRIES_MAX: Final = 1000
 """How often a start begins anew before it gives up."""
@@ -230,10 +230,10 @@ class ChainOpening(Generic[S]):
 
     def _supply(self, state: S) -> Generator[ChainRequest, Any, None]:
         wanted = list(state.wanted())
+        asked_all = [names.chain_wal(self._name, *place) for place in wanted]
         for at in range(0, len(wanted), AT_ONCE):
-            group = wanted[at : at + AT_ONCE]
-            asked = tuple(names.chain_wal(self._name, *place) for place in group)
-            found = yield GetObjects(asked)
+            group, asked = wanted[at : at + AT_ONCE], tuple(asked_all[at : at + AT_ONCE])
+            found = yield GetObjects(asked, tuple(asked_all[at + AT_ONCE : at + 2 * AT_ONCE]))
             for place, name, data in zip(group, asked, found, strict=True):
                 if data is None:
                     raise _BeginAnew(name)
@@ -248,7 +248,11 @@ class ChainOpening(Generic[S]):
             asked = tuple(names.chain_wal(self._name, epoch, seq) for seq in seqs)
             unknown = tuple(name for name in asked if name not in self._found)
             if unknown:
-                self._found.update(zip(unknown, (yield GetObjects(unknown)), strict=True))
+                later = range(seqs.stop, min(seqs.stop + AT_ONCE, hole))
+                ahead = tuple(names.chain_wal(self._name, epoch, seq) for seq in later)
+                ahead = tuple(name for name in ahead if name not in self._found)
+                found = yield GetObjects(unknown, ahead)
+                self._found.update(zip(unknown, found, strict=True))
             for seq, name in zip(seqs, asked, strict=True):
                 data = self._found.pop(name)
                 if data is None:

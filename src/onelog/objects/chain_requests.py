@@ -7,8 +7,7 @@ the steps against a store; the model of the chain runs them one by one, in any o
 from __future__ import annotations
 
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from onelog.base import faults
@@ -33,6 +32,8 @@ class GetObjects(NamedTuple):
     """Asks for objects: their bytes, or None for one that is not there."""
 
     names: tuple[str, ...]
+    ahead: tuple[str, ...] = ()
+    """Those that will be asked for next."""
 
 
 class CreateObject(NamedTuple):
@@ -58,20 +59,50 @@ def run_steps(steps: Steps[T], store: ObjectStore) -> T:
     """Run steps against a store. It blocks. Raises what the steps raise, and ColdUnavailable."""
     answer: Any = None
     with ThreadPoolExecutor(READERS, "chain") as pool:
+        reads = _Reads(store, pool)
         while True:
             try:
                 request = steps.send(answer)
             except StopIteration as done:
                 return cast("T", done.value)
-            answer = _answer(store, request, pool)
+            if isinstance(request, GetObjects):
+                answer = reads.get(request)
+            else:
+                reads.forget()
+                answer = _answer(store, request)
 
 
-def _answer(store: ObjectStore, request: ChainRequest, pool: ThreadPoolExecutor) -> Any:
+class _Reads:
+    """Objects that are read, and those that are read ahead while the steps work on others."""
+
+    def __init__(self, store: ObjectStore, pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._pool = pool
+        self._coming: dict[str, Future[bytes | None]] = {}
+
+    def get(self, request: GetObjects) -> list[bytes | None]:
+        """The objects of a request."""
+        asked = [
+            self._coming.pop(name) if name in self._coming else self._ask(name)
+            for name in request.names
+        ]
+        self._coming.update((name, self._ask(name)) for name in request.ahead)
+        return [future.result() for future in asked]
+
+    def _ask(self, name: str) -> Future[bytes | None]:
+        return self._pool.submit(_get, self._store, name)
+
+    def forget(self) -> None:
+        """Something else was asked for: what was read ahead may be old by now."""
+        for future in self._coming.values():
+            future.cancel()
+        self._coming.clear()
+
+
+def _answer(store: ObjectStore, request: ChainRequest) -> Any:
     match request:
         case ListNames(prefix, limit):
             return [(row.name, row.size_bytes) for row in store.list(prefix, limit=limit)]
-        case GetObjects(names):
-            return list(pool.map(partial(_get, store), names))
         case CreateObject(name, data, point):
             faults.hit(point)
             try:

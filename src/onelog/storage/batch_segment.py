@@ -43,7 +43,7 @@ class MemorySegment:
         self._lasts: list[int] = []
         self._times: list[int] = []
         self._highs: list[int] = []  # the highest timestamp up to each batch: ascending
-        self._data: list[bytes] = []
+        self._data: list[bytes | memoryview] = []
         self._chunks = bytearray()
         self._pending = bytearray()
 
@@ -57,7 +57,7 @@ class MemorySegment:
 
     # ---- growing and shrinking ----
 
-    def add(self, info: BatchInfo, data: bytes) -> None:
+    def add(self, info: BatchInfo, data: bytes | memoryview) -> None:
         """Add a batch at the end."""
         self._bases.append(info.base_offset)
         self._lasts.append(info.last_offset)
@@ -106,7 +106,7 @@ class MemorySegment:
 
     # ---- asking ----
 
-    def batches(self) -> list[bytes]:
+    def batches(self) -> list[bytes | memoryview]:
         """The batches held, in order."""
         return self._data[self._head :]
 
@@ -116,10 +116,10 @@ class MemorySegment:
             return bytes(self._chunks)
         return bytes(self._chunks + make_topic_chunk(sort_topic_entries(self._pending)))
 
-    def read(self, offset: int, max_bytes: int, upto: int) -> list[bytes]:
+    def read(self, offset: int, max_bytes: int, upto: int) -> list[bytes | memoryview]:
         """Batches from the one that holds `offset` or follows it, at least one below `upto`."""
         at = max(self._head, bisect_left(self._lasts, offset))
-        found: list[bytes] = []
+        found: list[bytes | memoryview] = []
         size = 0
         while at < len(self._lasts) and self._lasts[at] < upto:
             data = self._data[at]

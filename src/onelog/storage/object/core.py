@@ -134,7 +134,7 @@ class ObjectCore:
                 for info in scan_batches(data, 0, False):
                     if ref.base <= info.base_offset and info.last_offset < ref.end:
                         begin = info.position
-                        segment.add(info, bytes(data[begin : begin + info.size_bytes]))
+                        segment.add(info, data[begin : begin + info.size_bytes])
                 if pairs is not None:
                     kept = _between(pairs, entry.base, ref.base, ref.end)
                     segment.add_topics(kept, entry.base)
