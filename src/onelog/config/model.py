@@ -395,7 +395,7 @@ def whole_problems(config: Config) -> Iterator[Problem]:
     yield from object_problems(
         config.object,
         config.metadata,
-        config.defaults.stream.engine,
+        config.defaults.stream,
         has_store=bool(config.store.url),
     )
     yield from stream_problems(config.defaults.stream, has_store=bool(config.store.url))

@@ -14,6 +14,7 @@ from msgspec import Meta
 from onelog.config.problems import Problem
 from onelog.config.section import Section
 from onelog.config.store import SCHEMES
+from onelog.config.streams import StreamDefaults
 
 _MIB = 1024 * 1024
 
@@ -84,9 +85,15 @@ class MetadataKeys(Section, frozen=True, kw_only=True):
 
 
 def object_problems(
-    keys: ObjectKeys, metadata: MetadataKeys, engine: str, *, has_store: bool
+    keys: ObjectKeys, metadata: MetadataKeys, stream: StreamDefaults, *, has_store: bool
 ) -> Iterator[Problem]:
     """Errors in these keys that concern several of them."""
+    if stream.engine == "object" and stream.durability == "os":
+        yield Problem(
+            "defaults.stream.durability",
+            "defaults.stream.durability = 'os' is not possible with the engine object, which hands"
+            " nothing to the operating system: choose fsync or memory",
+        )
     if keys.settle_bytes * 2 > keys.buffer_bytes:
         yield Problem(
             "object.buffer_bytes",
@@ -109,7 +116,7 @@ def object_problems(
     if (keys.chain_url or metadata.url) and not has_store:
         path = "metadata.url" if metadata.url else "object.chain_url"
         yield Problem(path, f"{path} needs an object store: set store.url, too")
-    if metadata.url and engine != "object":
+    if metadata.url and stream.engine != "object":
         yield Problem(
             "metadata.url",
             "metadata.url = 'store' needs defaults.stream.engine = 'object': streams on a disk of"
