@@ -64,6 +64,8 @@ def open_lakehouse(data_dir: Path, store: StoreSettings, keys: Lake) -> Lakehous
     if not has_libraries() or store.url.startswith("memory://"):
         return None
     own = data_dir.absolute()
+    folder = keys.warehouse or f"{store.url.rstrip('/')}/lake"
+    is_rest = keys.catalog.startswith(("http://", "https://"))
     process = LakeProcess(
         LakeSettings(
             url=store.url,
@@ -78,7 +80,8 @@ def open_lakehouse(data_dir: Path, store: StoreSettings, keys: Lake) -> Lakehous
         LakeDefaults(
             catalog=keys.catalog or f"sqlite:///{own}/lake.db",
             catalog_name=keys.catalog_name,
-            warehouse=keys.warehouse or f"{store.url.rstrip('/')}/lake",
+            warehouse=keys.warehouse if is_rest else folder,
+            folder=folder,
             namespace=keys.namespace,
             options=catalog_options(keys),
         ),
@@ -91,6 +94,9 @@ class LakeDefaults(msgspec.Struct, frozen=True, kw_only=True):
     catalog: str
     catalog_name: str = "onelog"
     warehouse: str
+    """Of the catalog; empty: a REST catalog knows it itself."""
+    folder: str
+    """Where tables of Delta lie."""
     namespace: str = "onelog"
     options: Mapping[str, str] = {}
 
@@ -134,7 +140,7 @@ class Lakehouse:
         name = words["table"]
         if words["format"] == "delta":
             is_address = "/" in name
-            table = name if is_address else f"{known.warehouse.rstrip('/')}/{name}"
+            table = name if is_address else f"{known.folder.rstrip('/')}/{name}"
             return TablePlace(format="delta", table=table, columns=words.get("columns", ""))
         return TablePlace(
             format="iceberg",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 from onelog.base.clock import ManualClock
 from onelog.lake.jobs import LakeSettings
 from onelog.lake.process_link import LakeProcess
+from onelog.lake.storage import Storage
 from onelog.lakehouse import LakeDefaults, Lakehouse
 from onelog.objects.store import StoreSettings, open_store
 from onelog.storage.engine import LogSettings
@@ -34,13 +36,27 @@ def table_settings(table_format: Any, **words: str) -> LogSettings:
 class LakeSite:
     """A store in a folder, a catalog beside it, and brokers that come and go."""
 
-    def __init__(self, folder: Path, table_format: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        table_format: str,
+        url: str = "",
+        options: Mapping[str, str] | None = None,
+        table_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`options` are those of the store, `table_options` the same for who reads the table."""
         self.folder = folder
         self.format = table_format
-        self.store_folder = folder / "store"
-        self.store_folder.mkdir(parents=True, exist_ok=True)
-        self.warehouse = f"file://{self.store_folder}/lake"
+        store = folder / "store"
+        store.mkdir(parents=True, exist_ok=True)
+        self.url = url or f"file://{store}"
+        self.options = dict(options or {})
+        self.table_options = dict(table_options or {})
+        self.warehouse = f"{self.url}/lake"
         self.catalog = f"sqlite:///{folder}/lake.db"
+        self.defaults = LakeDefaults(
+            catalog=self.catalog, warehouse=self.warehouse, folder=self.warehouse
+        )
         self.clock = ManualClock()
         self._open: list[tuple[TieredEngine, Lakehouse]] = []
 
@@ -48,13 +64,15 @@ class LakeSite:
         """The lake process of a broker."""
         process = LakeProcess(
             LakeSettings(
-                url=f"file://{self.store_folder}",
+                url=self.url,
+                options=self.options,
+                deadline_ms=5000,
                 folder=str(self.folder / "tmp"),
                 threads=4,
                 faults=faults,
             )
         )
-        return Lakehouse(process, LakeDefaults(catalog=self.catalog, warehouse=self.warehouse))
+        return Lakehouse(process, self.defaults)
 
     def engine(self, name: str = "data", faults: str = "") -> TieredEngine:
         """A broker's engine."""
@@ -63,7 +81,7 @@ class LakeSite:
         beside = self.folder / f"{name}-tier"
         engine = TieredEngine(
             SegmentEngine(path, self.clock),
-            open_store(StoreSettings(url=f"file://{self.store_folder}")),
+            open_store(StoreSettings(url=self.url, options=self.options, deadline_ms=5000)),
             small_cache(beside / "cache"),
             beside / "tiers",
             self.clock,
@@ -82,9 +100,17 @@ class LakeSite:
 
     def table(self) -> Any:
         """The table in the hands of its own library."""
+        storage = Storage.of(self.table_options) if self.table_options else Storage()
         if self.format == "delta":
-            return deltalake.DeltaTable(f"{self.store_folder}/lake/orders")
-        catalog = load_catalog("onelog", type="sql", uri=self.catalog, warehouse=self.warehouse)
+            where = storage.for_delta() if self.table_options else None
+            return deltalake.DeltaTable(f"{self.warehouse}/orders", storage_options=where)
+        catalog = load_catalog(
+            "onelog",
+            type="sql",
+            uri=self.catalog,
+            warehouse=self.warehouse,
+            **storage.for_iceberg(),
+        )
         return catalog.load_table("onelog.orders")
 
     def rows(self) -> pa.Table:

@@ -188,6 +188,10 @@ def test_a_table_that_somebody_changed_stops_the_tier_and_not_its_readers(site):
         copy(log)
     assert "somebody rewrote" in log.tier.status().halted
     assert read_all(log)[: len(before)] == before
+    log.reconfigure(table_settings(site.format, table="fresh"))
+    assert log.tier.status().halted == ""
+    assert copy(log).end == 40
+    assert read_all(log)[: len(before)] == before
 
 
 def test_the_manifest_says_which_table_it_is(site):

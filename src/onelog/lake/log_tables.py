@@ -153,8 +153,9 @@ class LogTable:
             raise Conflict(
                 f"the table {self.place.table} no longer has {len(missing)} files that OneLog"
                 f" wrote ({missing[0]} …): somebody rewrote or deleted rows. Nothing more is"
-                " committed; cold reads go on while the files exist. Turn the other writer off"
-                " and run onelog store adopt"
+                " committed; cold reads go on while the files exist. Turn the other writer off,"
+                " keep its old snapshots, and set tier.table to another name: history goes on in a"
+                " new table"
             )
 
     def _written(self, table: LakeTable, file: AddedFile) -> WrittenFile:

@@ -86,7 +86,7 @@ class PartitionTier:
 
     @property
     def _table_halt(self) -> str:
-        return "" if self._table is None else self._table.halt
+        return "" if self._table is None else self._table.halt(self.settings)
 
     def waiting(self, stable: Offset) -> Sequence[SegmentInfo]:
         """Sealed segments that are not in the store and may go there, oldest first."""

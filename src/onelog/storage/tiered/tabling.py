@@ -44,8 +44,8 @@ class TableTier:
     """Moves the sealed segments of one partition into its stream's table."""
 
     __slots__ = (
-        "_clock", "_commits", "_due_at", "_inner", "_kept", "_state", "_tables", "_upkeep_at",
-        "halt",
+        "_clock", "_commits", "_due_at", "_halt", "_halted_at", "_inner", "_kept", "_state",
+        "_tables", "_upkeep_at",
     )  # fmt: skip
 
     def __init__(
@@ -66,13 +66,21 @@ class TableTier:
         self._kept = kept
         self._due_at = 0.0
         self._upkeep_at = 0.0
-        self.halt = ""
-        """Why nothing more is committed to the table; empty: nothing hinders it."""
+        self._halt = ""
+        self._halted_at: Words = {}
+        """Which table it is that nothing more is committed to."""
 
     @property
     def marks(self) -> Words:
         """What the manifest says of the table."""
         return self._state.head.marks
+
+    def halt(self, settings: LogSettings) -> str:
+        """Why nothing more is committed to the stream's table; empty: nothing hinders it."""
+        tier = settings.tier
+        if not self._halt or tier is None or tier.format == "log":
+            return ""
+        return self._halt if _is_place(self._halted_at, words_of(settings)) else ""
 
     # Into the table.
 
@@ -100,7 +108,7 @@ class TableTier:
                     TableCommit(words, stream_id, int(partition), before, rows, known)
                 )
             except Conflict as error:
-                raise self._halted(str(error)) from error
+                raise self._halted(words, str(error)) from error
         self._name(words, rows, source)
         self._due_at = self._clock.monotonic() + int(words.get("commit_ms", "0")) / 1000
         return rows[-1]
@@ -148,7 +156,7 @@ class TableTier:
         return int(self.marks.get(_END, _NOT_THERE)) if self._is_same(words) else _NOT_THERE
 
     def _is_same(self, words: Words) -> bool:
-        return all(self.marks.get(word, "") == words.get(word, "") for word in _PLACE)
+        return _is_place(self.marks, words)
 
     def _rows_of(self, words: Words) -> list[Row]:
         """The manifest's rows that are in this table."""
@@ -157,9 +165,9 @@ class TableTier:
             rows = list(self._state.rows())
         return [row for row in rows if row.kind == "parquet" and row.base >= since]
 
-    def _halted(self, why: str) -> StorageError:
-        self.halt = f"the table of {self._state.name}: {why}"
-        return StorageError(self.halt)
+    def _halted(self, words: Words, why: str) -> StorageError:
+        self._halt, self._halted_at = f"the table of {self._state.name}: {why}", words
+        return StorageError(self._halt)
 
     # What the table knows and the manifest does not.
 
@@ -171,14 +179,16 @@ class TableTier:
         before = self._before(words)
         if found.end < before:
             raise self._halted(
+                words,
                 f"its mark says offset {found.end}, and the manifest {before}: the table was"
-                " dropped, or restored from a copy. Set tier.table to another name to begin anew"
+                " dropped, or restored from a copy. Set tier.table to another name to begin anew",
             )
         if found.end > self._inner.end_offset:
             raise self._halted(
+                words,
                 f"it goes up to offset {found.end}, and this machine's log ends at"
                 f" {self._inner.end_offset}: another broker writes to it. Give each broker a table"
-                " of its own"
+                " of its own",
             )
         if found.rows:
             self._commits.commit(lambda: self._swapped(words, found.rows, found.end))
@@ -224,7 +234,7 @@ class TableTier:
     def keep_up(self, settings: LogSettings, *, rows_left: bool) -> None:
         """Join small files, and take from the table what left the log."""
         marks = self.marks
-        if not marks or self.halt:
+        if not marks or self.halt(settings):
             return
         now = self._clock.monotonic()
         if not rows_left and now < self._upkeep_at:
@@ -244,6 +254,11 @@ class TableTier:
             if row is None:
                 return
             self._commits.commit(partial(self._swapped, words, [row], row.end))
+
+
+def _is_place(one: Words, other: Words) -> bool:
+    """Whether words mean the same table."""
+    return all(one.get(word, "") == other.get(word, "") for word in _PLACE)
 
 
 def words_of(settings: LogSettings) -> dict[str, str]:
