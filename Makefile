@@ -32,7 +32,7 @@ TOGETHER := $(MAKE) --no-print-directory --jobs=3
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow and not package"
 
 .DEFAULT_GOAL := help
-.PHONY: help run console console-pictures example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
+.PHONY: help run console console-pictures example-iot example-pipeline example-one-copy spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
         conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-object bench-against bench-lockstep bench-lone bench-operate bench-growth bench-page package image-check docs site clean
 
 help: ## List the tasks
@@ -54,6 +54,10 @@ example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers
 
 example-pipeline: $(STAMP)-pipeline ## Devices to Spark to alerts, an Iceberg table and a picture
 	@$(PY) examples/iot-pipeline/run.py $(ARGS)
+
+example-one-copy: $(STAMP)-pipeline ## Devices by MQTT; a week later Kafka replays the files that SQL reads
+	@$(PY) tools/dev_requirements.py confluent-kafka | $(PIP) $(PINNED)
+	@$(PY) examples/one-copy/run.py $(ARGS)
 
 spark: $(STAMP)-spark ## Install Spark for `onelog pipeline`, `onelog sql` and Spark Connect
 	@echo "onelog: Spark is there: $(BIN)/onelog pipeline --help, $(BIN)/onelog sql --help"
