@@ -15,6 +15,7 @@ PARTS = {
     # name: its module
     "reads": "bench.object_reads",
     "topics": "bench.object_topics",
+    "restart": "bench.object_restart",
 }
 
 if __name__ == "__main__":
