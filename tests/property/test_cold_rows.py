@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onelog.base.errors import OffsetOutOfRange
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchInfo, scan_batches, topic_hash
-from onelog.objects import piece_building
+from onelog.objects import index_building
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.storage.cold import ColdRows, RunCache
@@ -148,7 +148,7 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def dense_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piece_building, "INDEX_INTERVAL_BYTES", 600)
+    monkeypatch.setattr(index_building, "INDEX_INTERVAL_BYTES", 600)
 
 
 def tiny(directory: str, readers: int = 1) -> RunCache:

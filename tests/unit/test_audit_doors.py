@@ -322,7 +322,7 @@ def test_every_kafka_api_that_changes_something_beside_messages_is_noted():
     messaging = {
         "PRODUCE", "OFFSET_COMMIT", "JOIN_GROUP", "HEARTBEAT", "LEAVE_GROUP", "SYNC_GROUP",
         "SASL_HANDSHAKE", "SASL_AUTHENTICATE", "INIT_PRODUCER_ID", "ADD_PARTITIONS_TO_TXN",
-        "ADD_OFFSETS_TO_TXN", "END_TXN", "TXN_OFFSET_COMMIT", "LINK", "NAMES",
+        "ADD_OFFSETS_TO_TXN", "END_TXN", "TXN_OFFSET_COMMIT", "LINK", "NAMES", "COLD",
     }  # fmt: skip
     for api in SERVED.values():
         name = api.key.name

@@ -18,7 +18,7 @@ from onelog.base import faults
 from onelog.base.errors import ColdDamaged, ColdUnavailable, ConfigError
 from onelog.base.ids import Offset
 from onelog.kernel import COMPILED, scan_batches
-from onelog.objects import piece_building
+from onelog.objects import index_building
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.storage.cold import Brought, ColdRows, RunCache
@@ -35,7 +35,7 @@ NAMES = count()
 
 @pytest.fixture(autouse=True)
 def dense_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piece_building, "INDEX_INTERVAL_BYTES", 1000)
+    monkeypatch.setattr(index_building, "INDEX_INTERVAL_BYTES", 1000)
 
 
 @pytest.fixture

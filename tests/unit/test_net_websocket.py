@@ -416,7 +416,9 @@ def test_garbage_instead_of_an_upgrade_ends_that_connection_only(on_loop, garbag
         async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             writer.write(garbage)
-            assert await refused(reader)
+            with contextlib.suppress(ConnectionError):
+                said = await reader.read()  # up to the end
+                assert said == b"" or said.startswith(b"HTTP/1.1 400 ")
             await end(writer)
             async with running.websocket() as client:
                 await client.send(b"x")
