@@ -50,7 +50,9 @@ def make_cold(folder: Path, rows: int) -> None:
     """Let all records be cold, one row for each: nobody reads them here."""
     root = folder / "data" / "segment"
     engine = SegmentEngine(root, SystemClock())
-    keys = [key for key in engine.partitions() if engine.open(key, LogSettings()).end_offset >= rows]
+    keys = [
+        key for key in engine.partitions() if engine.open(key, LogSettings()).end_offset >= rows
+    ]
     (key,) = keys
     log = engine.open(key, LogSettings())
     log.roll()
@@ -126,7 +128,9 @@ def measure() -> list[Row]:
                     with started(folder) as (took, port):
                         found.append(took)
                         asked = max(asked, requests(port)) if folder is cold else asked
-            say(f"{count:,} rows: {median(times[plain]):.2f} s without, {median(times[cold]):.2f} s")
+            say(
+                f"{count:,} rows: {median(times[plain]):.2f} s without, {median(times[cold]):.2f} s"
+            )
             lines += [
                 row(
                     f"restart with {count:,} cold rows", median(times[cold]) / median(times[plain]),

@@ -100,7 +100,7 @@ def print_places(folder: Path, ports: Ports) -> None:
 
 def by_sql(folder: Path, ports: Ports) -> Counter[str]:
     """Messages of each device, by Spark."""
-    query = f"select topic, count(*) as n from stream('{STREAM}') group by topic"
+    query = f"select topic, count(*) as n from stream('{STREAM}') group by topic"  # noqa: S608
     printed = subprocess.run(
         [*ONELOG, "sql", query, "--output", "json", "--servers", f"127.0.0.1:{ports.kafka}"],
         check=True, stdout=subprocess.PIPE, text=True, cwd=folder,
