@@ -1,4 +1,4 @@
-"""The broker: `onelog serve` in a process of its own, with a bucket and a clock that may be ahead."""
+"""The broker: `onelog serve` in a process of its own, with a bucket, and a clock maybe ahead."""
 
 from __future__ import annotations
 

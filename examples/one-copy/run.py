@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -79,11 +80,18 @@ def wait_until_moved(ports: Ports) -> None:
     """Until nothing of the stream is on the disk only; the broker does it by its timers."""
     until = time.monotonic() + MOVED_S
     while time.monotonic() < until:
-        rows = ask(ports, f"streams/{STREAM}")["partitions"]
-        if all(row["local_start_offset"] >= row["end_offset"] for row in rows):
+        ends = {row["partition"]: row["end_offset"] for row in parts(ports, "partitions")}
+        rows = parts(ports, "tier")
+        if all(row["local_start_offset"] >= ends[row["partition"]] for row in rows):
             return
         time.sleep(0.5)
     raise SystemExit(f"after {MOVED_S:.0f} s the history is still on the disk: {rows}")
+
+
+def parts(ports: Ports, what: str) -> list[dict[str, Any]]:
+    """The partitions of the stream, or their tiers."""
+    found: list[dict[str, Any]] = ask(ports, f"streams/{STREAM}/{what}")["items"]
+    return found
 
 
 def print_places(folder: Path, ports: Ports) -> None:
