@@ -144,7 +144,10 @@ class ObjectAssembly:
         from onelog.storage.object import ChainWatch, engine_samples  # noqa: PLC0415
 
         self._broker = None
-        ChainWatch(engine.core.chain, self._store.url, broker.troubles, self._loop).changed()
+        watch = ChainWatch(
+            engine.core.chain, self._store.url, broker.troubles, self._loop, engine.upkeep
+        )
+        watch.changed()
         broker.objects.keepers[DATA] = engine.needed
         broker.objects.more_samples.append(lambda: engine_samples(engine))
 

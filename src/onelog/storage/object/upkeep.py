@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from onelog.base import faults
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, StorageError
 from onelog.objects.checkpoint import ChainPlace
 from onelog.storage.object.core import ObjectCore
 from onelog.storage.object.notes import ForgetNote
@@ -58,11 +58,21 @@ class ObjectUpkeep:
                 self.work()
             except OnelogError as error:
                 failures += 1
-                self.last_error = error
-                wait_s = min(_PAUSE_MAX_S, _PAUSE_S * 2 ** min(failures - 1, 10))
+                self._note(error)
+            except Exception as error:  # noqa: BLE001 - the watch shows it, and the next pass tries
+                failures += 1
+                self._note(StorageError(f"the upkeep of the object engine failed: {error!r}"))
             else:
-                failures, self.last_error = 0, None
-                wait_s = self._wait_s()
+                failures = 0
+                self._note(None)
+            pause_s = min(_PAUSE_MAX_S, _PAUSE_S * 2 ** min(failures - 1, 10)) if failures else 0
+            wait_s = pause_s or self._wait_s()
+
+    def _note(self, error: OnelogError | None) -> None:
+        has_changed = (error is None) != (self.last_error is None)
+        self.last_error = error
+        if has_changed:
+            self._core.chain.on_trouble()
 
     def _wait_s(self) -> float | None:
         """Seconds until something is due; None: nothing will be, unless something changes."""

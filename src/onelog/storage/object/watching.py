@@ -1,4 +1,4 @@
-"""What an operator sees of a chain: troubles, readiness and metrics.
+"""What an operator sees of a chain and its upkeep: troubles, readiness and metrics.
 
 Rules: a store that fails is a trouble that blocks readiness after `AWAY_S`; a chain that another
 broker took over blocks it at once and for good. All methods of `ChainWatch` run on the loop, except
@@ -17,19 +17,28 @@ from onelog.objects.chain import Chain
 from onelog.observe.metrics import Sample
 from onelog.observe.troubles import Troubles
 from onelog.storage.object.engine import ObjectEngine
+from onelog.storage.object.upkeep import ObjectUpkeep
 
 AWAY_S: Final = 10.0
 AWAY: Final = "object-store-away"
 ENDED: Final = "object-chain-ended"
+UPKEEP: Final = "object-upkeep"
+"""Settling, joining or deleting failed, and is tried again."""
 
 
 class ChainWatch:
     """Turns what happens to a chain into troubles."""
 
     def __init__(
-        self, chain: Chain, place: str, troubles: Troubles, loop: asyncio.AbstractEventLoop
+        self,
+        chain: Chain,
+        place: str,
+        troubles: Troubles,
+        loop: asyncio.AbstractEventLoop,
+        upkeep: ObjectUpkeep | None = None,
     ) -> None:
         self._chain = chain
+        self._upkeep = upkeep
         self._place = place
         self._troubles = troubles
         self._loop = loop
@@ -51,6 +60,11 @@ class ChainWatch:
             if not isinstance(chain.error, Closed):
                 self._troubles.stand(ENDED, self._place, str(chain.error), blocks=True)
             return
+        failure = self._upkeep.last_error if self._upkeep is not None else None
+        if failure is None:
+            self._troubles.clear(UPKEEP, self._place)
+        else:
+            self._troubles.stand(UPKEEP, self._place, str(failure), blocks=False)
         away_s = chain.away_s
         if chain.failing_since is None:
             self._troubles.clear(AWAY, self._place)
