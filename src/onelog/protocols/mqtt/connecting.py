@@ -178,20 +178,20 @@ async def _accept(
     if expiry_ms:
         check_owner(hub, connection.principal, session_cursor(client_id))
     keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
-    properties = msgspec.structs.replace(
-        extra,
-        session_expiry_s=expiry_told,
-        assigned_client_id=assigned,
-        server_keep_alive_s=keep_alive_told,
-        receive_maximum=limits.receive_maximum,
-        maximum_packet_size=limits.packet_bytes,
-        topic_alias_maximum=limits.topic_alias_maximum or None,
-    )
-    if (
-        fit_packet(Connack(properties=properties), connection.version, output.packet_bytes_max)
-        is None
-    ):
-        raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
+    properties = extra
+    if connection.version == Version.V5:  # others are told nothing of this
+        properties = msgspec.structs.replace(
+            extra,
+            session_expiry_s=expiry_told,
+            assigned_client_id=assigned,
+            server_keep_alive_s=keep_alive_told,
+            receive_maximum=limits.receive_maximum,
+            maximum_packet_size=limits.packet_bytes,
+            topic_alias_maximum=limits.topic_alias_maximum or None,
+        )
+        answer = Connack(properties=properties)
+        if fit_packet(answer, connection.version, output.packet_bytes_max) is None:
+            raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
     _check_will(connection, packet.will)
     _check_room(connection, client_id, expiry_ms)
     take_seat(connection, client_id)

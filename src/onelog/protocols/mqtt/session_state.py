@@ -93,8 +93,13 @@ def needed_positions(body: SessionBody) -> list[Position]:
     needed: dict[tuple[str, int], int] = {}
     held: list[Sequence[Position | InFlightRow]] = [body.positions, body.in_flight]
     for rows in (*held, *(rows for _text, rows in body.specials)):
+        # A session has up to thousands of messages in flight: in a partition most often ascending.
+        last, lowest = ("", -1), 0
         for row in rows:
-            if row.stream_id:
-                key = (row.stream_id, row.partition)
-                needed[key] = min(row.offset, needed.get(key, row.offset))
+            key = (row.stream_id, row.partition)
+            if key == last and row.offset >= lowest:
+                continue
+            last, lowest = key, needed.get(key, row.offset)
+            if row.offset <= lowest and key[0]:
+                needed[key] = lowest = row.offset
     return [Position(*key, offset) for key, offset in needed.items()]
