@@ -179,7 +179,7 @@ async def _accept(
         check_owner(hub, connection.principal, session_cursor(client_id))
     keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
     properties = extra
-    if connection.version == Version.V5:  # others are told nothing of this
+    if connection.version == Version.V5:  # earlier versions have no field for it
         properties = msgspec.structs.replace(
             extra,
             session_expiry_s=expiry_told,
