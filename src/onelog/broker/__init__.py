@@ -72,7 +72,7 @@ from onelog.log.moves import Move, SourceKey
 from onelog.log.promises import Durability, Timestamps
 from onelog.log.stream import Stream
 from onelog.log.tier_config import ColdFormat, TierConfig
-from onelog.log.tier_tasks import TierInfo, TierTask
+from onelog.log.tier_tasks import Offloaded, TierInfo, TierTask
 from onelog.log.tiering import TierLimits
 from onelog.log.touched import Touched
 from onelog.log.wakeup import Callback, Waiter, as_future
@@ -151,6 +151,7 @@ __all__ = [
     "SourceKey",
     "StreamConfig",
     "TierConfig",
+    "Offloaded",
     "TierInfo",
     "TierLag",
     "TierTask",

@@ -66,6 +66,16 @@ class TierTask(msgspec.Struct, kw_only=True):
     error: str = ""
 
 
+class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a stream is in the store after its history was moved."""
+
+    stream: str
+    pieces: int
+    cold_bytes: int
+    lag_bytes: int
+    """Sealed bytes that are not there, because the store did not take them."""
+
+
 class Tiers:
     """The tiers of a broker's streams."""
 
@@ -107,6 +117,25 @@ class Tiers:
         if halted:
             return halted
         return ("copying" if tier.copies else "stopped") if tier.is_on else "off"
+
+    async def offload(self, name: str) -> Offloaded:
+        """Seal what a stream holds and move its history to the store now, as its tier says."""
+        stream = self._catalog.get(name)
+        if not stream.config.tier.copies:
+            raise InvalidRequest(
+                f"the stream {name!r} copies nothing to the object store: give it a tier first"
+            )
+        for partition in stream.local:
+            if partition.stopped is None:
+                await self._catalog.shared.syncer.chores.run(partition.log.roll)
+        await self._tiering.once_more()
+        rows = self.rows(name, -1, len(stream.local))
+        return Offloaded(
+            stream=name,
+            pieces=sum(row.pieces for row in rows),
+            cold_bytes=sum(row.cold_bytes for row in rows),
+            lag_bytes=sum(row.lag_bytes for row in rows),
+        )
 
     async def bring_back(self, name: str) -> TierTask:
         """Begin to fetch the history of a stream from the store; afterwards nothing is there."""

@@ -148,6 +148,13 @@ class Tiering:
         finally:
             self._pass = None
 
+    async def once_more(self) -> None:
+        """As `once`, after a pass that is under way."""
+        while self._pass is not None:
+            await asyncio.wait([self._pass])
+            await asyncio.sleep(0)
+        await self.once()
+
     def pause_s(self, interval_s: float) -> float:
         """When to make the next pass."""
         if self._away_since is None:

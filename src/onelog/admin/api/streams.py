@@ -32,7 +32,7 @@ from onelog.admin.api.sight import Sight
 from onelog.admin.contract import PartitionInfo, StoredSegment, StreamInfo
 from onelog.base.errors import InvalidRequest, NotAuthorized, StreamNotFound
 from onelog.base.topics import check_filter
-from onelog.broker import Cleanup, Durability, Stream, TierInfo, TierTask
+from onelog.broker import Cleanup, Durability, Offloaded, Stream, TierInfo, TierTask
 from onelog.broker.stream_commands import (
     AlterStream,
     CreateStream,
@@ -173,6 +173,11 @@ class StreamOperations:
                 method="GET", path=one + "/tier", role=VIEWER, tag=TAG,
                 summary="How far the history of a stream is in the object store.",
                 query=PageQuery, answer=Page[TierInfo], handler=self.tier,
+            ),
+            ApiOperation(
+                method="POST", path=one + "/tier/offload", role=OPERATOR, tag=TAG,
+                summary="Seal the segments of a stream and move its history to the store now.",
+                answer=Offloaded, handler=self.offload,
             ),
             ApiOperation(
                 method="POST", path=one + "/tier/bring-back", role=OPERATOR, tag=TAG,
@@ -319,6 +324,10 @@ class StreamOperations:
         after = after_number(call.query)
         rows = self._desk.broker.tiers.rows(self._seen(call), after, call.query.limit + 1)
         return full_page(call.query, rows, lambda row: row.partition)
+
+    async def offload(self, call: ApiCall[NoQuery, None]) -> Offloaded:
+        """Move history now."""
+        return await self._desk.broker.tiers.offload(self._changed(call))
 
     async def bring_back(self, call: ApiCall[NoQuery, None]) -> TierTask:
         """Begin to fetch history."""

@@ -18,6 +18,13 @@ STORE_ROWS: Final = (
         example="main",
     ),
     ApiCommand(
+        words="stream offload",
+        asks="POST /streams/{stream}/tier/offload",
+        about="Seal the segments of a stream and move its history to the object store now.",
+        done="{stream}: {pieces} pieces, {cold_bytes} bytes in the store, {lag_bytes} bytes wait",
+        example="main",
+    ),
+    ApiCommand(
         words="stream bring-back",
         asks="POST /streams/{stream}/tier/bring-back",
         about="Turn a tier off, and fetch its history from the object store to the disk.",

@@ -1,0 +1,224 @@
+"""History that lies in a bucket only: every protocol reads what every other wrote (I2, I5, I6).
+
+The store is a real S3 server. Nothing of the streams stays on the broker's disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.conformance.mqtt_brokers import DEADLINE_S, GROUPS_AT_ONCE, Onelog, environment
+from tests.cross.clients import Clients, Said
+from tests.support.forks import run_onelog
+from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, available, s3_server
+
+pytestmark = pytest.mark.skipif(not available(), reason="SeaweedFS is not installed")
+
+TOPIC = "cold/all"
+LONG_S = 120.0
+REMOTE = {"remote.storage.enable": "true", "local.retention.bytes": "0", "segment.bytes": "16384"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Onelog]:
+    folder = tmp_path_factory.mktemp("tier")
+    keys = folder / "keys"
+    keys.write_text(
+        f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    )
+    with s3_server(folder / "s3") as s3:
+        s3.bucket("history")
+        options = [
+            f"aws_endpoint={s3.endpoint}", f"aws_region={REGION}", "aws_allow_http=true",
+            f"credentials_file={keys}",
+        ]  # fmt: skip
+        found = Onelog(
+            folder,
+            GROUPS_AT_ONCE,
+            "store.url=s3://history/broker",
+            f"store.options={json.dumps(options)}",
+            "defaults.stream.tier=log",
+            "defaults.stream.local_bytes=0",
+            "defaults.stream.segment_bytes=16KiB",
+        ).start()
+        yield found
+        assert found.stop() == 0
+        assert not found.errors()
+
+
+def command(server: Onelog, *words: str) -> str:
+    where = environment() | {
+        "ONELOG_LISTENERS_ADMIN_PORT": str(server.ports["admin"]),
+        "ONELOG_DATA_DIR": str(server.folder / "data"),
+    }
+    done = run_onelog(*words, environment=where, folder=server.folder, timeout_s=LONG_S)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout.decode()
+
+
+def tier_rows(server: Onelog, stream: str) -> list[dict]:
+    return json.loads(command(server, "stream", "tier", stream, "--json"))["items"]
+
+
+def offload(server: Onelog, stream: str) -> list[dict]:
+    """Move everything of a stream; its partitions with records."""
+    command(server, "stream", "offload", stream)
+    rows = [row for row in tier_rows(server, stream) if row["pieces"]]
+    for row in rows:
+        assert row["local_start_offset"] == row["cold_end_offset"] > 0, row
+        assert row["lag_bytes"] == 0
+    return rows
+
+
+@pytest.fixture(scope="module")
+def servers(server) -> dict[str, str]:
+    return {"bootstrap.servers": f"127.0.0.1:{server.ports['kafka']}", "log_level": "0"}
+
+
+@pytest.fixture(scope="module")
+def written(server, servers) -> list[str]:
+    """What lies in the topic, by whom it was written; all of it in the bucket."""
+    name = TOPIC.replace("/", ".")
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic(name, 1, config=REMOTE)])[name].result(DEADLINE_S)
+    expected, clients = [], Clients(server.ports)
+
+    def others(number: int) -> None:
+        for writer in ("mqtt3", "mqtt5", "amqp", "kafka"):
+            text = f"{writer} {number} {'y' * 300}"
+            clients[writer].write(Said(text.encode()), TOPIC)
+            expected.append(text)
+
+    others(1)
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        producer = Producer(servers | {"compression.type": codec, "linger.ms": 50})
+        for number in range(20):
+            text = f"{codec} {number} {os.urandom(150).hex()}"
+            producer.produce(name, text)
+            expected.append(text)
+        assert producer.flush(DEADLINE_S) == 0
+    teller = Producer(servers | {"transactional.id": "cold", "compression.type": "zstd"})
+    teller.init_transactions(DEADLINE_S)
+    for number, commits in enumerate((True, False, True, False)):
+        teller.begin_transaction()
+        texts = [f"transaction {number} {row} {os.urandom(300).hex()}" for row in range(5)]
+        for text in texts:
+            teller.produce(name, text)
+        teller.flush(DEADLINE_S)
+        if commits:
+            teller.commit_transaction(DEADLINE_S)
+            expected += texts
+        else:
+            teller.abort_transaction(DEADLINE_S)
+        others(number + 2)
+    clients.close()
+    (row,) = offload(server, name)
+    assert row["pieces"] > 1
+    return expected
+
+
+def replayed(server: Onelog, text: str, via: str) -> list[str]:
+    done = run_onelog(
+        *("replay", text, "--via", via, "--port", str(server.ports[via])),
+        environment=environment(),
+        timeout_s=LONG_S,
+    )
+    done.check_returncode()
+    return done.stdout.decode().splitlines()
+
+
+@pytest.mark.parametrize("via", ["mqtt", "kafka", "amqp"])
+@pytest.mark.parametrize("text", [TOPIC, "cold/+"], ids=["topic", "filter"])
+def test_history_in_a_bucket_is_read_by_each(server, written, via, text):
+    assert replayed(server, text, via) == written
+
+
+def test_new_records_follow_those_of_the_bucket(server, written):
+    for number in range(3):
+        command(
+            server, "pub", TOPIC, f"fresh {number}", "--via", "mqtt",
+            "--port", str(server.ports["mqtt"]),
+        )  # fmt: skip
+    fresh = [f"fresh {number}" for number in range(3)]
+    assert replayed(server, TOPIC, "kafka") == written + fresh
+    assert replayed(server, TOPIC, "mqtt") == written + fresh
+
+
+def test_one_topic_of_a_stream_of_many_is_found_in_the_bucket(server, servers):
+    clients = Clients(server.ports)
+    command(server, "stream", "create", "fleet", "--capture", "fleet/#", "--partitions", "2")
+    own = []
+    for number in range(300):
+        writer = ("mqtt3", "mqtt5", "amqp")[number % 3]
+        topic = f"fleet/{number % 50}/telemetry"
+        text = f"{number} {'z' * 200}"
+        clients[writer].write(Said(text.encode()), topic)
+        if number % 50 == 7:
+            own.append(text)
+    clients.close()
+    assert len(offload(server, "fleet")) == 2
+    for via in ("mqtt", "kafka", "amqp"):
+        assert replayed(server, "fleet/7/telemetry", via) == own
+
+
+def test_a_kafka_group_reads_a_bucket_from_earliest_and_by_time(servers, written):
+    consumer = Consumer(
+        servers
+        | {
+            "group.id": "cold-readers",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    name = TOPIC.replace("/", ".")
+    consumer.subscribe([name])
+    found: list[str] = []
+    while len(found) < len(written) + 10:
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None
+        assert message.error() is None, message.error()
+        found.append(message.value().decode())
+    aborted = [text for text in found if text.startswith(("transaction 1 ", "transaction 3 "))]
+    assert len(aborted) == 10
+    assert [text for text in found if text not in aborted][: len(written)] == written
+    (first,) = consumer.offsets_for_times([TopicPartition(name, 0, 1)], DEADLINE_S)
+    assert first.offset == 0
+    consumer.close()
+
+
+def test_kafka_says_where_the_local_log_begins_and_which_settings_made_it_so(
+    server, servers, written
+):
+    admin, name = AdminClient(servers), TOPIC.replace("/", ".")
+    place = TopicPartition(name, 0)
+    ends = {
+        kind: admin.list_offsets({place: spec})[place].result(DEADLINE_S).offset
+        for kind, spec in (("earliest", OffsetSpec.earliest()), ("latest", OffsetSpec.latest()))
+    }
+    (row,) = tier_rows(server, name)
+    assert ends["earliest"] == row["start_offset"] == 0
+    assert row["local_start_offset"] <= ends["latest"]
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    (told,) = admin.describe_configs([resource]).values()
+    settings = told.result(DEADLINE_S)
+    for key, value in REMOTE.items():
+        assert settings[key].value == value
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    wrong = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    (changed,) = admin.incremental_alter_configs([wrong]).values()
+    with pytest.raises(KafkaException, match="cannot go with cleanup = compact"):
+        changed.result(DEADLINE_S)
