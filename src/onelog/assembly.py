@@ -40,6 +40,8 @@ from onelog.config.model import Config, Security
 from onelog.config.model import Tokens as TokenKeys
 from onelog.config.store import Store as StoreKeys
 from onelog.config.store import StorePrices, store_options
+from onelog.log.replay import STATE_NAME
+from onelog.log.store_restore import StoreRestore
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.net.binding import words
@@ -273,7 +275,9 @@ async def open_broker(
         SegmentEngine, data_dir / "segment", clock, page_cache_bytes=settings.page_cache_bytes
     )
     tiers = cache = None
-    if objects is not None:
+    if objects is None:
+        await _check_history(data_dir)
+    else:
         cache = await asyncio.to_thread(_run_cache, data_dir, settings)
         lake = _lakehouse(data_dir, settings, config)
         tiers = await asyncio.to_thread(_tiered, segment, objects, cache, data_dir, clock, lake)
@@ -300,9 +304,40 @@ async def open_broker(
     if tiers is not None:
         broker.objects.keepers.update(tiers.keepers())
         broker.maintenance.tiering.buriers.append(tiers.deleted.bury)
+    if objects is not None:
+        broker.objects.restoring = _restoring(broker, objects, segment)
+        broker.objects.sweep_daily()
     if engine is not None:
         engine.show(broker)
     return broker
+
+
+def _restoring(broker: Broker, objects: ObjectStore, segment: SegmentEngine) -> StoreRestore:
+    """What makes streams of the store anew."""
+    from onelog.storage.tiered import restoring  # noqa: PLC0415
+
+    return StoreRestore(
+        broker.streams,
+        lambda: restoring.stored_partitions(objects),
+        lambda part: restoring.restore_partition(objects, segment, part, STATE_NAME),
+    )
+
+
+async def _check_history(data_dir: Path) -> None:
+    """History that lies in a store is not gone because the configuration names no store (I9)."""
+
+    def look() -> Path | None:
+        if not any((data_dir / name).exists() for name in ("cold", "tiers")):
+            return None  # there never was a store
+        return next((data_dir / "segment").glob("*/*/cold.[01]"), None)
+
+    found = await asyncio.to_thread(look)
+    if found is not None:
+        raise ConfigError(
+            f"store.url is empty, but {found.parent} has history in an object store: name that"
+            " store again. To do without it, bring the history back first (`onelog stream"
+            " bring-back`)"
+        )
 
 
 def _run_cache(data_dir: Path, settings: BrokerSettings) -> RunCache:

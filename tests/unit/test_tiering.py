@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import ColdUnavailable, InvalidRequest
+from onelog.base.errors import ColdUnavailable, ConfigError, InvalidRequest
 from onelog.base.ids import Offset
 from onelog.broker import Broker, ColdFormat, Retention, TierConfig, TierLimits
 from onelog.kernel import scan_batches
 from onelog.log import tiering
+from onelog.record.batch import Marker
 from onelog.storage.tiered.restoring import stored_partitions
-from tests.support.brokers import history, running
+from tests.support.brokers import history, running, transaction
 from tests.support.tiered_brokers import (
     COLD,
     KEPT,
@@ -356,3 +357,90 @@ async def test_a_piece_says_the_stream_and_the_state_as_of_its_end(tmp_path: Pat
         assert broker.objects.store is not None
         (found,) = await asyncio.to_thread(lambda: list(stored_partitions(broker.objects.store)))
         assert msgspec.json.decode(found.stream, type=type(record)) == record
+
+
+async def test_streams_of_a_bucket_are_restored_into_an_empty_broker(tmp_path: Path) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant(partitions=2))
+        config = broker.streams.get("main").config
+        await broker.streams.alter(replace(config, tier=COLD))
+        for number in range(40):
+            await fill(broker, 1, topic=f"plant/{number % 5}", first=number)
+        await fill(broker, 10, topic="other/t")
+        await go_cold(broker)
+        await go_cold(broker, "main")
+        await fill(broker, 1, topic="plant/1", first=1000)  # on the lost disk only
+        id_before = broker.streams.get("plant").record.id
+    async with running(tmp_path / "anew", settings) as broker:
+        (found, main) = await broker.objects.restore((), dry_run=True)
+        assert (main.stream, main.outcome) == ("main", "found")
+        assert (found.stream, found.outcome, found.offsets) == ("plant", "found", 40)
+        assert broker.streams.find("plant") is None
+        rows = await broker.objects.restore((), dry_run=False)
+        assert {row.outcome for row in rows} == {"restored"}
+        assert broker.streams.get("plant").record.id == id_before
+        assert broker.streams.get("plant").config == plant(partitions=2)
+        assert sorted(await values(broker)) == [payload(number) for number in range(40)]
+        assert len(await values(broker, "other/#")) == 10
+        assert {row.outcome for row in await broker.objects.restore((), dry_run=False)} == {
+            "exists"
+        }
+        await fill(broker, 10, topic="plant/1", first=2000)
+        await go_cold(broker)
+    async with running(tmp_path / "anew", settings) as broker:
+        assert len(await values(broker)) == 50
+
+
+async def test_a_transaction_that_was_open_where_the_bucket_ends_is_aborted(
+    tmp_path: Path,
+) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 3)
+        await transaction(broker, "plant/t", (7, 0, 0), "a", "b")
+        await broker.in_thread(part(broker).log.roll)
+        await transaction(broker, "plant/t", (7, 0, 2), "c")
+        part(broker).append_marker(Marker.COMMIT, 7, 0)
+        await part(broker).wait_visible(Offset(part(broker).end_offset - 1))
+        await broker.maintenance.tier_once()
+        status = part(broker).tier_status()
+        assert status is not None and status.cold_end_offset == 5
+    async with running(tmp_path / "anew", settings) as broker:
+        await broker.objects.restore(("plant",), dry_run=False)
+        assert part(broker).open_transactions() == {}
+        await fill(broker, 1, first=9)
+        assert await values(broker) == [payload(0), payload(1), payload(2), payload(9)]
+
+
+async def test_aborted_records_in_the_store_are_hidden_and_the_list_of_them_stays_small(
+    tmp_path: Path,
+) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant())
+        for number in range(20):
+            await transaction(broker, "plant/t", (7, 0, number), f"{number} {'x' * 500}")
+            marker = Marker.ABORT if number % 2 else Marker.COMMIT
+            part(broker).append_marker(marker, 7, 0)
+            await part(broker).wait_visible(Offset(part(broker).end_offset - 1))
+        whole = await values(broker)
+        assert [value[:2].strip() for value in whole] == [b"%d" % n for n in range(0, 20, 2)]
+        await go_cold(broker)
+        assert part(broker).producers.aborted_between(0, 100) == []
+        assert await values(broker) == whole
+    async with running(tmp_path / "data", settings) as broker:
+        assert await values(broker) == whole
+
+
+async def test_history_in_a_store_that_is_not_named_any_more_stops_the_start(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "data", with_store(tmp_path / "store")) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+    with pytest.raises(ConfigError, match=r"store\.url is empty, but .* has history"):
+        async with running(tmp_path / "data"):
+            pass

@@ -7,7 +7,8 @@ it. A broker without a store says so. Who writes objects says which of them are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import InvalidRequest
 from onelog.log.couriers import RemoteCouriers
 from onelog.log.pool import Pool
+from onelog.log.store_restore import BucketStream, StoreRestore
 from onelog.objects.counts import KINDS, Prices, Usage
 from onelog.objects.probe import Probed, probe
 from onelog.objects.store import ObjectStore
@@ -24,9 +26,21 @@ from onelog.objects.sweeping import Keeper, Swept, sweep
 from onelog.observe.metrics import Sample
 from onelog.observe.troubles import Troubles
 
-__all__ = ["NO_PRICES", "CacheSettings", "Objects", "Probed", "StoreStatus", "Swept"]
+__all__ = [
+    "NO_PRICES",
+    "BucketStream",
+    "CacheSettings",
+    "Objects",
+    "Probed",
+    "StoreStatus",
+    "Swept",
+]
 
 NO_PRICES: Final = Prices(0, 0, 0, 0, 0, 0)
+SWEEP: Final = "store-sweep"
+"""Incidents: what nothing names could not be deleted; the next day's sweep tries again."""
+_SWEEPS_S: Final = (3600.0, 24 * 3600.0)
+"""The first sweep after a start, and those after it."""
 _SWEEP_PAUSE_S: Final = 0.2
 """After each thousand names: a sweep is in no hurry."""
 
@@ -89,11 +103,14 @@ class Objects:
         """Who says which objects of a folder (`t/`) are needed; who writes them adds itself."""
         self.more_samples: list[Callable[[], Iterable[Sample]]] = []
         """Metrics of those that write to the store."""
+        self.restoring: StoreRestore | None = None
+        """Who restores streams; the assembly hands it over."""
         self._prices = prices
         self._couriers = couriers
         self._clock = clock
         self._troubles = troubles
         self._thread: Pool | None = None
+        self._daily: asyncio.Task[None] | None = None
 
     def _opened(self) -> ObjectStore:
         if self.store is None:
@@ -129,12 +146,34 @@ class Objects:
         store = self._opened()
         return await self._pool().run(lambda: probe(store))
 
+    async def restore(self, streams: Sequence[str], *, dry_run: bool) -> list[BucketStream]:
+        """Restore streams that lie in the store, and that this broker does not have."""
+        self._opened()
+        if self.restoring is None:
+            raise InvalidRequest("this broker restores nothing: its engines are not its own")
+        return await self.restoring.run(streams, dry_run=dry_run)
+
     async def sweep(self, *, dry_run: bool) -> Swept:
         """Delete what nothing names."""
         store, keepers = self._opened(), dict(self.keepers)
         return await self._pool().run(
             lambda: sweep(store, keepers, dry_run=dry_run, pause_s=_SWEEP_PAUSE_S)
         )
+
+    def sweep_daily(self) -> None:
+        """From now on, delete each day what nothing names."""
+        assert self._daily is None, "sweeps are made already"
+        self._daily = asyncio.create_task(self._sweep_daily(), name="onelog-sweep")
+
+    async def _sweep_daily(self) -> None:
+        wait_s, later_s = _SWEEPS_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = later_s
+            try:
+                await self.sweep(dry_run=False)
+            except Exception as error:  # noqa: BLE001 - the next day may do better
+                self._troubles.note(SWEEP, "store", error)
 
     def _pool(self) -> Pool:
         if self._thread is None:
@@ -143,6 +182,10 @@ class Objects:
 
     async def close(self) -> None:
         """Wait for what runs."""
+        if self._daily is not None:
+            self._daily.cancel()
+            await asyncio.wait([self._daily])
+            self._daily = None
         thread, self._thread = self._thread, None
         if thread is not None:
             await thread.close()

@@ -165,6 +165,19 @@ class Catalog:
             await self._carry_out(stream, record, moves, old=None)
             return stream
 
+    async def take_in(self, record: StreamRecord) -> Stream:
+        """Have a stream of an earlier broker, whose partitions the engine holds already."""
+        return await self._changes.carry_through(self._take_in(record))
+
+    async def _take_in(self, record: StreamRecord) -> Stream:
+        async with self._changes.lock:
+            self.check_new(record.config)
+            await self._save([record])
+            stream = await self._open_stream(record)
+            self._apply(stream)
+            self._note_begun()
+            return stream
+
     def check_new(self, config: StreamConfig) -> None:
         """Raise what `create` would raise for this configuration now."""
         check_config(config)

@@ -3,7 +3,10 @@ and deleting what nothing names."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
 
 from onelog.admin.api.declaring import (
     ADMIN,
@@ -16,7 +19,7 @@ from onelog.admin.api.declaring import (
     NoQuery,
 )
 from onelog.admin.api.desk import AdminDesk
-from onelog.broker.objects import Probed, StoreStatus, Swept
+from onelog.broker.objects import BucketStream, Probed, StoreStatus, Swept
 
 TAG: Final = "store"
 
@@ -26,6 +29,21 @@ class SweepWanted(ApiInput, frozen=True, kw_only=True):
 
     dry_run: bool = False
     """Only look what would be deleted."""
+
+
+class RestoreWanted(ApiInput, frozen=True, kw_only=True):
+    """Which streams to restore."""
+
+    streams: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
+    """By name; empty: all that this broker does not have."""
+    dry_run: bool = False
+    """Only look what is there."""
+
+
+class BucketStreams(msgspec.Struct, frozen=True, kw_only=True):
+    """The streams of a bucket, and what was done with them."""
+
+    streams: tuple[BucketStream, ...]
 
 
 class StoreOperations:
@@ -52,6 +70,11 @@ class StoreOperations:
                 summary="Delete objects older than a day that nothing names.",
                 body=SweepWanted, answer=Swept, handler=self.sweep,
             ),
+            ApiOperation(
+                method="POST", path="/store/restore", role=ADMIN, tag=TAG,
+                summary="Restore streams that lie in the store, and that this broker has not.",
+                body=RestoreWanted, answer=BucketStreams, handler=self.restore,
+            ),
         ]  # fmt: skip
         return rows
 
@@ -62,6 +85,12 @@ class StoreOperations:
     async def check(self, _call: ApiCall[NoQuery, None]) -> Probed:
         """Try the store."""
         return await self._desk.broker.objects.check()
+
+    async def restore(self, call: ApiCall[NoQuery, RestoreWanted]) -> BucketStreams:
+        """Restore streams."""
+        wanted = call.body
+        found = await self._desk.broker.objects.restore(wanted.streams, dry_run=wanted.dry_run)
+        return BucketStreams(streams=tuple(found))
 
     async def sweep(self, call: ApiCall[NoQuery, SweepWanted]) -> Swept:
         """Delete what nothing names."""

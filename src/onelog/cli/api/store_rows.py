@@ -64,6 +64,21 @@ STORE_ROWS: Final = (
         done="{url} keeps what a log needs: a write takes {create_ms} ms, a read {get_ms} ms",
     ),
     ApiCommand(
+        words="store restore",
+        asks="POST /store/restore",
+        about="Restore streams that lie in the object store, and that this broker does not have.",
+        options=(
+            Option(
+                field="streams",
+                kind="texts",
+                flag="stream",
+                about="Only this stream. Repeatable.",
+            ),
+            Option(field="dry_run", kind="flag", about="Only look what is there."),
+        ),
+        example="--dry-run",
+    ),
+    ApiCommand(
         words="store sweep",
         asks="POST /store/sweep",
         about="Delete objects older than a day that nothing names: what failed uploads left.",
