@@ -43,7 +43,7 @@ def server(tmp_path_factory) -> Iterator[Onelog]:
     with s3_server(folder / "s3") as s3:
         s3.bucket("history")
         options = [
-            f"aws_endpoint={s3.endpoint}", f"aws_region={REGION}", "aws_allow_http=true",
+            f"aws_endpoint={s3.endpoint}", f"aws_region={REGION}",
             f"credentials_file={keys}",
         ]  # fmt: skip
         found = Onelog(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from onelog.base.clock import ManualClock
 from onelog.base.errors import ColdUnavailable, ConfigError, InvalidRequest
 from onelog.base.ids import Offset
-from onelog.broker import Broker, ColdFormat, Retention, TierConfig, TierLimits
+from onelog.broker import Broker, ColdFormat, Durability, Retention, TierConfig, TierLimits
 from onelog.kernel import scan_batches
 from onelog.log import tiering
 from onelog.record.batch import Marker
@@ -364,7 +364,7 @@ async def test_streams_of_a_bucket_are_restored_into_an_empty_broker(tmp_path: P
     async with running(tmp_path / "data", settings) as broker:
         await broker.streams.create(plant(partitions=2))
         config = broker.streams.get("main").config
-        await broker.streams.alter(replace(config, tier=COLD))
+        await broker.streams.alter(replace(config, tier=COLD, durability=Durability.FSYNC))
         for number in range(40):
             await fill(broker, 1, topic=f"plant/{number % 5}", first=number)
         await fill(broker, 10, topic="other/t")
@@ -373,7 +373,7 @@ async def test_streams_of_a_bucket_are_restored_into_an_empty_broker(tmp_path: P
         await fill(broker, 1, topic="plant/1", first=1000)  # on the lost disk only
         id_before = broker.streams.get("plant").record.id
     async with running(tmp_path / "anew", settings) as broker:
-        (found, main) = await broker.objects.restore((), dry_run=True)
+        (main, found) = await broker.objects.restore((), dry_run=True)
         assert (main.stream, main.outcome) == ("main", "found")
         assert (found.stream, found.outcome, found.offsets) == ("plant", "found", 40)
         assert broker.streams.find("plant") is None
