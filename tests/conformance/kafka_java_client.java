@@ -23,6 +23,7 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -239,6 +240,13 @@ class KafkaJavaClient {
         return found;
     }
 
+    /** An offset by the name of its kind; older clients do not have all of them. */
+    Object offset(JsonNode asked) throws Exception {
+        TopicPartition place = new TopicPartition(asked.get("topic").asText(), asked.get("partition").asInt());
+        OffsetSpec kind = (OffsetSpec) OffsetSpec.class.getMethod(asked.get("kind").asText()).invoke(null);
+        return admin.listOffsets(Map.of(place, kind)).partitionResult(place).get().offset();
+    }
+
     Object configure(JsonNode asked) throws Exception {
         ConfigResource topic = new ConfigResource(ConfigResource.Type.TOPIC, asked.get("topic").asText());
         ConfigEntry entry = new ConfigEntry(asked.get("name").asText(), asked.get("value").asText());
@@ -261,6 +269,7 @@ class KafkaJavaClient {
             case "partitions" -> admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size();
             case "configs" -> configs(asked);
             case "configure" -> configure(asked);
+            case "offset" -> offset(asked);
             case "grow" -> admin.createPartitions(
                     Map.of(topic, NewPartitions.increaseTo(asked.get("partitions").asInt()))).all().get();
             case "delete" -> admin.deleteTopics(List.of(topic)).all().get();

@@ -7,6 +7,7 @@ from functools import partial
 
 import kio.schema.list_offsets.v1.request as asking
 import pytest
+from msgspec.structs import replace
 
 from onelog.base.errors import Closed, ColdDamaged, ColdUnavailable, PartitionStopped
 from onelog.log.couriers import LOCAL
@@ -25,6 +26,11 @@ async def cold(tmp_path, monkeypatch):
     async with desk(tmp_path) as here:
         yield here, engines[0]
         engines[0].gate.set()
+
+
+def make_impatient(here) -> None:
+    """Fetches wait for cold records for a moment only."""
+    here.hub.limits = replace(here.hub.limits, cold_wait_ms=50)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1000])
@@ -71,9 +77,9 @@ async def test_partitions_that_have_something_do_not_wait_for_one_that_is_cold(c
     assert b"b" in bytes(second.records)
 
 
-async def test_a_disk_that_does_not_answer_gets_an_empty_answer_and_no_error(cold, monkeypatch):
+async def test_a_disk_that_does_not_answer_gets_an_empty_answer_and_no_error(cold):
     here, engine = cold
-    monkeypatch.setattr(fetching, "COLD_WAIT_S", 0.05)
+    make_impatient(here)
     await put(here, batch(b"a"))
     engine.gate.clear()
     (row,) = parts(await ask(here.client(), 0))
@@ -181,9 +187,9 @@ async def test_a_store_that_is_away_is_a_retriable_error_and_never_out_of_range(
             pass
 
 
-async def test_bytes_that_are_gone_are_an_error_at_once_for_whoever_asks_next(cold, monkeypatch):
-    monkeypatch.setattr(fetching, "COLD_WAIT_S", 0.05)
+async def test_bytes_that_are_gone_are_an_error_at_once_for_whoever_asks_next(cold):
     here, engine = cold
+    make_impatient(here)
     await put(here, batch(b"a"))
     engine.is_remote, engine.failure = True, ColdDamaged("t/00/x is missing: offsets 0 to 1")
     for _ in range(3):
@@ -195,8 +201,8 @@ async def test_bytes_that_are_gone_are_an_error_at_once_for_whoever_asks_next(co
 async def test_a_store_that_hangs_holds_no_local_courier_and_ends_with_an_empty_answer(
     cold, monkeypatch
 ):
-    monkeypatch.setattr(fetching, "COLD_WAIT_S", 0.05)
     here, engine = cold
+    make_impatient(here)
     await put(here, batch(b"a"))
     engine.is_remote = True
     engine.gate.clear()

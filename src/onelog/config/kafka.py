@@ -42,6 +42,16 @@ class KafkaLimits(ConnectionLimits, frozen=True, kw_only=True):
     fetch_wait_ms: Annotated[
         int, Meta(ge=0, le=600_000, description="Longest wait of a fetch for new records.")
     ] = 60_000
+    cold_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=600_000,
+            description="How long a fetch waits, beyond the client's own wait, for records that are"
+            " not in memory but on the disk or in the object store. Then it is answered empty, and"
+            " the client's next fetch finds them.",
+        ),
+    ] = 5000
     login_timeout_ms: Annotated[
         int,
         Meta(

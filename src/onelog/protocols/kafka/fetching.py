@@ -44,8 +44,6 @@ LOOK_BYTES: Final = 32 * 1024 * 1024
 """Bytes that one fetch looks at through views before it answers."""
 _LOOKS: Final = LOOK_BYTES // RUN_BYTES
 """Partitions of views that such a look can go into."""
-COLD_WAIT_S: Final = 5.0
-"""How long an answer waits for the disk beyond the client's `max_wait_ms`."""
 COLD_AT_ONCE: Final = 32
 """Partitions whose cold records one fetch has brought at a time."""
 AT_ONCE: Final = 200
@@ -58,6 +56,7 @@ class Fetch:
     """One request in progress."""
 
     __slots__ = (
+        "_cold_wait_s",
         "_committed",
         "_connection",
         "_correlation_id",
@@ -92,6 +91,7 @@ class Fetch:
         self._max_bytes = min(request.max_bytes, limits.fetch_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self.wait_ms = min(request.max_wait_ms, limits.fetch_wait_ms)
+        self._cold_wait_s = limits.cold_wait_ms / 1000
         self.refusal = ErrorCode.none
         if request.session_id and request.session_epoch > 0:
             self.refusal = ErrorCode.fetch_session_id_not_found
@@ -231,7 +231,7 @@ class Fetch:
         self._is_late = True
         if not self._try_answer(last_try=True):
             loop = self._connection.hub.loop
-            self._timer = loop.call_later(COLD_WAIT_S, self._time_is_over)
+            self._timer = loop.call_later(self._cold_wait_s, self._time_is_over)
             self._listen()
 
     def _forget_waiters(self) -> None:
@@ -258,9 +258,9 @@ class Fetch:
             wanted = [Wanted(row, *found) async for row in turns.timed(rows)]
             self._topics.append((name, wanted))
         while not await self._answer_in_turns(turns, last_try=self._is_late):
-            await self._wait_in_turns(turns, ends_at + (COLD_WAIT_S if self._is_late else 0))
+            await self._wait_in_turns(turns, ends_at + (self._cold_wait_s if self._is_late else 0))
             self._is_late = loop.time() >= ends_at
-            self._waits_for_disk = loop.time() < ends_at + COLD_WAIT_S
+            self._waits_for_disk = loop.time() < ends_at + self._cold_wait_s
 
     async def _answer_in_turns(self, turns: RequestTurns, *, last_try: bool) -> bool:
         """Answer if there is enough. Returns whether the answer went out."""
