@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.conformance.mqtt_brokers import DEADLINE_S, GROUPS_AT_ONCE, Onelog, environment
-from tests.cross.clients import Clients, Said
+from tests.cross.clients import Clients, Mqtt, Said
 from tests.support.forks import run_onelog
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, available, s3_server
 
@@ -131,9 +131,9 @@ def written(server, servers) -> list[str]:
     return expected
 
 
-def replayed(server: Onelog, text: str, via: str) -> list[str]:
+def replayed(server: Onelog, text: str, via: str, *more: str) -> list[str]:
     done = run_onelog(
-        *("replay", text, "--via", via, "--port", str(server.ports[via])),
+        *("replay", text, "--via", via, "--port", str(server.ports[via]), *more),
         environment=environment(),
         timeout_s=LONG_S,
     )
@@ -222,3 +222,23 @@ def test_kafka_says_where_the_local_log_begins_and_which_settings_made_it_so(
     (changed,) = admin.incremental_alter_configs([wrong]).values()
     with pytest.raises(KafkaException, match="cannot go with cleanup = compact"):
         changed.result(DEADLINE_S)
+
+
+def requests(server: Onelog) -> int:
+    """Reads of the bucket since the start."""
+    return json.loads(command(server, "store", "status", "--json"))["total"]["get"]
+
+
+def test_a_subscribe_gets_retained_messages_without_a_read_of_the_bucket(server):
+    command(server, "stream", "create", "states", "--capture", "states/#")
+    for number in range(5):
+        command(
+            server, "pub", f"states/{number}", f"on {number}", "--retain", "--via", "mqtt",
+            "--port", str(server.ports["mqtt"]),
+        )  # fmt: skip
+    offload(server, "states")
+    before = requests(server)
+    reader = Mqtt(server.ports["mqtt"], 5, "states/#")
+    assert sorted(reader.read().payload for _ in range(5)) == [b"on %d" % n for n in range(5)]
+    reader.close()
+    assert requests(server) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 import msgspec
@@ -444,3 +445,33 @@ async def test_history_in_a_store_that_is_not_named_any_more_stops_the_start(
     with pytest.raises(ConfigError, match=r"store\.url is empty, but .* has history"):
         async with running(tmp_path / "data"):
             pass
+
+
+async def test_a_stop_does_not_wait_for_a_store_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiering, "_STOP_S", 0.2)
+    hangs, goes_on = threading.Event(), threading.Event()
+    settings = with_store(tmp_path / "store")
+    loop = asyncio.get_running_loop()
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        store = broker.objects.store
+        assert store is not None
+
+        def put(*_: object) -> None:
+            hangs.set()
+            goes_on.wait(20)
+            raise ColdUnavailable("too late")
+
+        monkeypatch.setattr(store, "put", put)
+        moving = asyncio.create_task(go_cold(broker))
+        await asyncio.to_thread(hangs.wait, 20)
+        begin = loop.time()
+    assert loop.time() - begin < 10
+    goes_on.set()
+    await asyncio.wait([moving], timeout=20)
+    async with running(tmp_path / "data", settings) as broker:
+        await go_cold(broker)
+        assert part(broker).local_start_offset == 20

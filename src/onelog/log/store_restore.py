@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,17 +19,37 @@ from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
 from onelog.log.config import check_config
 from onelog.log.stream import Stream, StreamRecord
+from onelog.objects.manifest import Manifest
 from onelog.record.batch import Marker
-
-if TYPE_CHECKING:  # a broker without a store never imports it
-    from onelog.storage.tiered.restoring import StoredPartition
+from onelog.storage.engine import PartitionKey
 
 MAIN: Final = "main"
+
+
+class StoredPart(Protocol):
+    """A partition that a bucket holds."""
+
+    @property
+    def key(self) -> PartitionKey:
+        """Which partition."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its newest manifest."""
+        ...
+
+    @property
+    def stream(self) -> bytes:
+        """The stream's record (JSON)."""
+        ...
+
+
 _decoder: Final = msgspec.json.Decoder(StreamRecord)
 
-RestoreOne: TypeAlias = "Callable[[StoredPartition], Offset]"
+RestoreOne = Callable[[Any], Offset]
 """In a thread: makes one partition; where it goes on."""
-ListStored: TypeAlias = "Callable[[], Iterator[StoredPartition]]"
+ListStored = Callable[[], Iterator[StoredPart]]
 """In a thread: the partitions of a bucket."""
 
 
@@ -51,7 +71,7 @@ class Stored(NamedTuple):
     """A stream of a bucket."""
 
     record: StreamRecord
-    parts: Sequence[StoredPartition]
+    parts: Sequence[StoredPart]
 
 
 class StoreRestore:
@@ -108,9 +128,9 @@ def _is_untouched(stream: Stream) -> bool:
     return stream.name == MAIN and all(row.end_offset == 0 for row in stream.partitions)
 
 
-def _streams(parts: Iterable[StoredPartition]) -> Iterator[Stored]:
+def _streams(parts: Iterable[StoredPart]) -> Iterator[Stored]:
     """In a thread: the streams of a bucket, each with its newest record; one for each name."""
-    by_id: dict[str, list[StoredPartition]] = defaultdict(list)
+    by_id: dict[str, list[StoredPart]] = defaultdict(list)
     for part in parts:
         by_id[part.key.stream_id].append(part)
     found: dict[str, Stored] = {}
