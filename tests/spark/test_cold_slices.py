@@ -18,6 +18,7 @@ from onelog.kernel import ATTR_TRANSACTIONAL, WITH_KEYS, WITH_OFFSETS, WITH_TIME
 from onelog.objects.piece import AbortedSpan
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.record.batch import build_batch
+from onelog.spark import worker
 from onelog.spark.source import cold_planning, cold_runs
 from onelog.spark.source.cold_planning import ColdPlanner
 from onelog.spark.source.options import source_options
@@ -61,6 +62,8 @@ def url(tmp_path_factory) -> str:
 def served(tmp_path_factory, engines, url) -> Iterator[Served]:
     with Served(tmp_path_factory.mktemp("served"), f'store.url="{url}"') as running:
         yield running
+        while worker._idle:  # tasks leave their connections to the next
+            worker._idle.popitem()[1].close()
 
 
 @pytest.fixture(scope="module")
