@@ -187,3 +187,17 @@ def test_what_retention_took_is_reported_as_ever(served, engines, store) -> None
         list(read_task(task, strict, SCHEMA, WANT, None))
     batches = read_task(task, lenient, SCHEMA, WANT, None)
     assert sum(batch.num_rows for batch in batches) == 1000
+
+
+def test_a_broker_without_a_store_is_asked_once() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    class Storeless:
+        def cold(self, *words: object) -> None:
+            asked.append(words)
+
+    planner = ColdPlanner(cold_planning.ColdReads(), with_headers=False)
+    slices = [Slice("t", "t", number, 0, 10_000) for number in range(5)]
+    for _ in range(3):
+        assert planner.cut(Storeless(), slices) == slices  # type: ignore[arg-type]
+    assert asked == [("t", 0, 0, 10_000)]

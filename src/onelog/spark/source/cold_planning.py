@@ -33,7 +33,7 @@ from onelog.spark.source.planning import InStore, Slice
 OFFSETS_MIN: Final = 1000
 """Fewer offsets than this are fetched, wherever they lie."""
 AGAIN_S: Final = 300.0
-"""After so long a store that could not be read is tried again."""
+"""After so long a store that was not there, or could not be read, is tried again."""
 _WORDS: Final = {
     "s3.endpoint": "aws_endpoint",
     "s3.region": "aws_region",
@@ -72,7 +72,10 @@ class ColdPlanner:
         refused = self._refused_at
         if refused is not None and time.monotonic() - refused < AGAIN_S:
             return None
-        return client.cold(row.topic, row.partition, row.start, row.end)
+        part = client.cold(row.topic, row.partition, row.start, row.end)
+        if part is None:  # no store: other partitions are not asked
+            self._refused_at = time.monotonic()
+        return part
 
     def _cut(self, row: Slice, part: ColdPart, settings: StoreSettings) -> list[Slice]:
         end = max(row.start, min(part.end, row.end))
