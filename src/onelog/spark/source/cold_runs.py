@@ -22,8 +22,8 @@ from onelog.objects.postings import read_posting
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
 
-RUN_BYTES: Final = 16 << 20
-AHEAD: Final = 3
+RUN_BYTES: Final = 8 << 20
+AHEAD: Final = 6
 NEAR_BYTES: Final = 256 << 10
 """Runs of one topic that are not further apart are one get."""
 WHOLE_BYTES: Final = 16 << 20
