@@ -23,10 +23,10 @@ from onelog.base.errors import (
 )
 from onelog.kernel import topic_hash
 from onelog.objects import names
-from onelog.objects.manifest import Manifest
 from onelog.objects.piece import AbortedSpan
 from onelog.objects.store import ObjectStore
 from onelog.objects.sweeping import sweep
+from onelog.storage.cold import RowTable
 from onelog.storage.engine import Cold, LogSettings, in_place
 from onelog.storage.segment import SegmentEngine
 from onelog.storage.tier import TierSettings
@@ -468,7 +468,7 @@ def test_a_disk_that_lost_records_which_the_store_has_stops_the_partition(
         if not path.name.startswith("cold"):
             path.unlink()
     again = tiered(tmp_path / "data", store)
-    with pytest.raises(PartitionCorrupt, match="onelog store restore"):
+    with pytest.raises(PartitionCorrupt, match="this disk lost records"):
         again.open(KEY, SMALL)
     again.close()
 
@@ -626,7 +626,40 @@ def test_the_copy_is_a_manifest_as_the_store_has_it(log: TieredLog, store: Objec
     log.sync()
     upload_all(log)
     found = stored_partition(store, KEY)
-    assert Manifest.decode(found.data) == found.manifest
+    data = store.get(names.tier_manifest(*KEY, found.manifest.seq))
+    assert found.manifest.encode() == data, "rows that were packed before are the same"
     assert [row.end for row in found.manifest.rows] == [
         row.end for row in log.cold_rows(0, log.end_offset)
     ]
+
+
+def test_a_table_of_rows_comes_back_from_its_bytes_and_damage_is_seen(log: TieredLog):
+    fill(log, 200)
+    log.sync()
+    upload_all(log)
+    rows = log.cold_rows(0, log.end_offset)
+    data = RowTable(rows).to_bytes()
+    again = RowTable.from_bytes(data, "it")
+    assert list(again) == list(rows)
+    assert (again.start, again.end, again.size_bytes) == (
+        rows[0].base,
+        rows[-1].end,
+        sum(row.log_bytes for row in rows),
+    )
+    assert list(RowTable.from_bytes(RowTable().to_bytes(), "it")) == []
+    swapped = data[:16] + data[24:32] + data[16:24] + data[32:]
+    for damaged in (data[:-1], data[:10], b"", swapped):
+        with pytest.raises(ColdDamaged):
+            RowTable.from_bytes(damaged, "it")
+
+
+def test_a_damaged_batch_is_not_moved(log: TieredLog, tmp_path: Path):
+    fill(log, 60)
+    log.sync()
+    path = min((tmp_path / "data").rglob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PartitionCorrupt, match="cannot be moved"):
+        upload_all(log)
+    assert log.tier.status().rows == 0

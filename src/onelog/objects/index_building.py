@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -57,9 +57,13 @@ class FinishedIndex(NamedTuple):
 class PieceIndex:
     """Gathers what the index of a piece says, which begins at `base`."""
 
-    def __init__(self, base: int, *, index_topics: bool) -> None:
+    def __init__(
+        self, base: int, *, index_topics: bool, pause: Callable[[], None] | None = None
+    ) -> None:
+        """`pause` is called now and then by what takes long."""
         self._base = base
         self._index_topics = index_topics
+        self._pause = pause
         self.log_bytes = 0
         """Bytes of batches so far."""
         self._records = 0
@@ -137,7 +141,7 @@ class PieceIndex:
         flags = TOPICS_INDEXED if self._index_topics else 0
         postings = Postings(b"", b"", is_full=True)
         if self._index_topics:
-            postings = encode_postings(sort_topic_entries(self._pairs))
+            postings = encode_postings(sort_topic_entries(self._pairs), self._pause)
         if postings.is_full:
             flags |= EVERY_HASH
         if len(state) > STATE_PLAIN_BYTES:

@@ -62,12 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> bytes:
         """The bytes of the object."""
-        body = msgspec.msgpack.encode(self)
-        assert len(body) <= MANIFEST_BYTES_MAX, "a manifest has too many rows"
-        packed = len(body) > PLAIN_BYTES
-        rest = struct.pack("<IB", len(body), packed)
-        rest += compression.deflate(compression.ZSTD, body) if packed else body
-        return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
+        return _framed(msgspec.msgpack.encode(self))
 
     @staticmethod
     def decode(data: bytes, name: str = "the manifest") -> Manifest:
@@ -92,6 +87,33 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
 _decoder: Final = msgspec.msgpack.Decoder(Manifest)
 """Made once, here: msgspec breaks when threads use a type for the first time together."""
+
+
+def encode_with(head: Manifest, count: int, rows: bytes) -> bytes:
+    """The bytes of the object `head` with `count` rows, each in msgpack, one behind the other."""
+    fields = msgspec.structs.astuple(head)
+    at = head.__struct_fields__.index("rows")
+    body = bytearray((0x90 | len(fields),))
+    for field in fields[:at]:
+        body += msgspec.msgpack.encode(field)
+    body += _array_head(count) + rows
+    for field in fields[at + 1 :]:
+        body += msgspec.msgpack.encode(field)
+    return _framed(bytes(body))
+
+
+def _array_head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
+
+
+def _framed(body: bytes) -> bytes:
+    assert len(body) <= MANIFEST_BYTES_MAX, "a manifest has too many rows"
+    packed = len(body) > PLAIN_BYTES
+    rest = struct.pack("<IB", len(body), packed)
+    rest += compression.deflate(compression.ZSTD, body) if packed else body
+    return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
 
 
 def _damaged(name: str, why: str) -> ColdDamaged:

@@ -7,7 +7,7 @@ the engines keep them, so no record is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from onelog.base.errors import InvalidRequest
@@ -60,9 +60,12 @@ class BuiltPiece(NamedTuple):
 class PieceBuilder:
     """Collects the batches of one piece, which begins at `base`."""
 
-    def __init__(self, base: int, *, index_topics: bool) -> None:
+    def __init__(
+        self, base: int, *, index_topics: bool, pause: Callable[[], None] | None = None
+    ) -> None:
+        """`pause` is called now and then by what takes long."""
         self._base = base
-        self._index = PieceIndex(base, index_topics=index_topics)
+        self._index = PieceIndex(base, index_topics=index_topics, pause=pause)
         self._parts: list[Buffer] = []
         self._log_crc = 0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from onelog.base.errors import ColdDamaged
@@ -24,6 +24,8 @@ SPAN_BYTES: Final = 4096
 ENTRY: Final = struct.Struct("<III")  # hash, position, CRC-32C up to the next entry's position
 _HEAD: Final = struct.Struct("<III")  # hash, records, first offset - base
 _ONE_BYTE_STEPS: Final = 0x80
+_STRETCH_BYTES: Final = 8 * 1024
+"""Pairs that are encoded before a pause."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,25 +48,32 @@ class Postings(NamedTuple):
     """Whether the directory has every hash."""
 
 
-def encode_postings(pairs: Buffer) -> Postings:
-    """The postings of u32 pairs (topic hash, offset - base), which are sorted."""
+def encode_postings(pairs: Buffer, pause: Callable[[], None] | None = None) -> Postings:
+    """The postings of u32 pairs (topic hash, offset - base), which are sorted.
+
+    `pause` is called now and then: other threads of the interpreter want their turn.
+    """
     out, starts = bytearray(), []
     key = last = -1
     begun = count = 0
-    for found, rel in struct.iter_unpack("<II", pairs):
-        if found != key:
-            if count:
-                struct.pack_into("<I", out, begun + 4, count)
-            key, last, begun, count = found, rel, len(out), 1
-            starts.append((key, begun))
-            out += _HEAD.pack(key, 1, rel)
-        elif rel != last:
-            step, last = rel - last, rel
-            count += 1
-            if step < _ONE_BYTE_STEPS:
-                out.append(step)
-            else:
-                out += encode_uvarint(step)
+    view = memoryview(pairs)
+    for at in range(0, len(view), _STRETCH_BYTES):
+        if pause is not None:
+            pause()
+        for found, rel in struct.iter_unpack("<II", view[at : at + _STRETCH_BYTES]):
+            if found != key:
+                if count:
+                    struct.pack_into("<I", out, begun + 4, count)
+                key, last, begun, count = found, rel, len(out), 1
+                starts.append((key, begun))
+                out += _HEAD.pack(key, 1, rel)
+            elif rel != last:
+                step, last = rel - last, rel
+                count += 1
+                if step < _ONE_BYTE_STEPS:
+                    out.append(step)
+                else:
+                    out += encode_uvarint(step)
     if count:
         struct.pack_into("<I", out, begun + 4, count)
     is_full = len(starts) <= POSTINGS_LISTED_MAX

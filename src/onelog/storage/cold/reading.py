@@ -166,21 +166,29 @@ class ColdRows:
         span = self._carrier.plan(row, index, offset)
         raise ColdRun(row, offset, span.first, span.size_bytes)
 
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
-        """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none."""
+    def offset_for_time(
+        self, timestamp_ms: TimestampMs, below: Offset | None = None
+    ) -> Offset | None:
+        """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none.
+
+        With `below`, only rows that begin below it are looked at.
+        """
         while True:
             table, start = self._view
+            count = len(table) if below is None else table.number_from(below)
             try:
-                found = self._offset_for_time(table, start, timestamp_ms)
+                found = self._offset_for_time(table, start, timestamp_ms, count)
             except _RunGone:
                 continue
             if bus_faults() == self._bus_faults:
                 return found
             self._drop_failed()
 
-    def _offset_for_time(self, table: RowTable, start: int, timestamp_ms: int) -> Offset | None:
+    def _offset_for_time(
+        self, table: RowTable, start: int, timestamp_ms: int, count: int
+    ) -> Offset | None:
         number = table.number_for_time(timestamp_ms, table.number_at(start))
-        while number < len(table):
+        while number < count:
             row = table[number]
             index = self._index_of(row)
             position = index.position_for_time(timestamp_ms)

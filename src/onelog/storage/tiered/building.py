@@ -3,11 +3,13 @@
 Rules: neighbours are joined as long as their batches fit one segment. Bytes of the log are not
 copied: the piece holds views of the segments' maps, which outlive a trim. The topic index comes
 from the segments' own files; only a segment whose file cannot be used is decoded. Every batch is
-checked before it leaves this machine.
+checked before it leaves this machine. The work is done in short stretches with a rest after each,
+because the loop wants the interpreter, too.
 """
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -25,6 +27,9 @@ from onelog.storage.topic_pairs import derive_pairs
 
 READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the log that are read at once."""
+STRETCH_BYTES: Final = 64 * 1024
+"""Bytes that are checked before a rest, if batches are not larger."""
+_REST_S: Final = 50e-6
 
 
 class SealedRun(NamedTuple):
@@ -66,7 +71,7 @@ def build(
     log: LocalLog, run: SealedRun, source: PieceSource, *, index_topics: bool
 ) -> tuple[BuiltPiece, int]:
     """The piece of a run, and the epoch of its last batch. Raises PartitionCorrupt."""
-    builder = PieceBuilder(run.base, index_topics=index_topics)
+    builder = PieceBuilder(run.base, index_topics=index_topics, pause=_rest)
     for info in run.segments:
         _add(builder, log, info, run, index_topics=index_topics)
     piece = builder.finish(
@@ -88,20 +93,40 @@ def _add(
         view = in_place(log, partial(log.read, offset, READ_BYTES, end))
         if not view:
             break
-        batches, stop, why = scan_valid(view, 0, True, -1)
-        if stop != len(view):
-            raise PartitionCorrupt(
-                f"the segment at offset {info.base_offset} cannot be moved to the object store: the"
-                f" batch behind offset {batches[-1].last_offset if batches else offset} is damaged"
-                f" ({why}); restore the file from a replica or a backup"
-            )
-        builder.add(view, batches, derive_pairs(view, batches) if derives else None)
-        offset = Offset(batches[-1].last_offset + 1)
+        offset = _add_view(builder, view, info.base_offset, derives=derives)
     if chunks:
         try:
             builder.add_topic_chunks(chunks, len(chunks), info.base_offset)
         except CorruptBatch as error:  # it was checked when it was read
             raise AssertionError("a topic index changed while it was used") from error
+
+
+def _add_view(builder: PieceBuilder, view: memoryview, segment: Offset, *, derives: bool) -> Offset:
+    """Add batches in stretches. Returns the offset behind them. Raises PartitionCorrupt."""
+    position, stretch_bytes, end = 0, STRETCH_BYTES, segment
+    while position < len(view):
+        window = view[position : position + stretch_bytes]
+        batches, stop, why = scan_valid(window, 0, True, -1)
+        if not batches:
+            if position + len(window) < len(view):
+                stretch_bytes *= 4  # one batch does not fit
+                continue
+            raise PartitionCorrupt(
+                f"the segment at offset {segment} cannot be moved to the object store: the batch"
+                f" behind offset {end} is damaged ({why}); restore the file from a replica or a"
+                " backup"
+            )
+        data = window[:stop]
+        builder.add(data, batches, derive_pairs(data, batches) if derives else None)
+        end = Offset(batches[-1].last_offset + 1)
+        position, stretch_bytes = position + stop, STRETCH_BYTES
+        _rest()
+    return end
+
+
+def _rest() -> None:
+    """Let other threads of the interpreter have their turn."""
+    time.sleep(_REST_S)
 
 
 def _reaches_beyond(chunks: bytes, info: SegmentInfo) -> bool:
@@ -114,4 +139,5 @@ def _reaches_beyond(chunks: bytes, info: SegmentInfo) -> bool:
         if max(numbers[position + 5 : end : 2], default=0) >= limit:
             return True
         position = end
+        _rest()
     return False

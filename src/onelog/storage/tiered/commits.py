@@ -23,10 +23,11 @@ from onelog.base.errors import ColdDamaged, ColdUnavailable, Fenced, NotFound, S
 from onelog.base.ids import Offset
 from onelog.kernel import crc32c, scan_batches
 from onelog.objects import names
-from onelog.objects.manifest import NONCE_BYTES, Doomed, Manifest
+from onelog.objects.manifest import NONCE_BYTES, Doomed, Manifest, encode_with
 from onelog.objects.piece import decode_footer
 from onelog.objects.rows import FOOTER_BYTES, Row
 from onelog.objects.store import ObjectStore, Taken
+from onelog.storage.cold import RowTable
 from onelog.storage.engine import in_place
 from onelog.storage.tiered.inner import LocalLog
 from onelog.storage.tiered.state import TierState
@@ -41,7 +42,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 class TierChange(NamedTuple):
     """What a commit changes in a manifest."""
 
-    rows: Sequence[Row]
+    rows: RowTable
     doomed: Sequence[Doomed]
     start: int
     stream: bytes | None = None
@@ -102,7 +103,7 @@ class Commits:
             )
         if seq == 0:
             return
-        manifest, data = self._read(seq)
+        manifest = self._read(seq)
         if seq == known.seq:
             if manifest.nonce != known.nonce:
                 raise StorageError(
@@ -112,7 +113,11 @@ class Commits:
                 )
             return
         self._check_ours(manifest)
-        state.adopt(manifest, data)
+        self._adopt(manifest)
+
+    def _adopt(self, manifest: Manifest) -> None:
+        head = msgspec.structs.replace(manifest, rows=())
+        self._state.adopt(head, RowTable(manifest.rows))
 
     def _newest_seq(self) -> int:
         prefix = names.manifests_of(*self._state.key)
@@ -123,10 +128,9 @@ class Commits:
             raise ColdDamaged(f"{self._store.url}: {found.name} is no manifest: remove it")
         return 0
 
-    def _read(self, seq: int) -> tuple[Manifest, bytes]:
+    def _read(self, seq: int) -> Manifest:
         name = names.tier_manifest(*self._state.key, seq)
-        data = self._store.get(name)
-        return Manifest.decode(data, f"{self._store.url}/{name}"), data
+        return Manifest.decode(self._store.get(name), f"{self._store.url}/{name}")
 
     def _check_ours(self, manifest: Manifest) -> None:
         """Refuse a manifest that another process wrote, if it is not of this very log."""
@@ -136,10 +140,10 @@ class Commits:
             raise StorageError(
                 f"{self._store.url} has {state.name} up to offset {rows_end}, and here its"
                 f" log ends at {end}: another broker wrote there, or this disk is an old copy."
-                " Nothing is moved; restore the partition from the bucket (onelog store restore),"
+                " Nothing is moved; delete its folder and restore it from the bucket,"
                 " or give this broker a prefix of its own"
             )
-        known = {row.object for row in state.rows()}
+        known = {row.object for row in state.rows}
         for row in self._counting(manifest):
             if row.object not in known and row.kind == "log" and row.base >= state.local:
                 is_home = manifest.nonce[:HOUSE_BYTES] == self._nonce[:HOUSE_BYTES]
@@ -190,16 +194,15 @@ class Commits:
             wanted = change()
             if wanted is None:
                 return False
-            manifest = self._next(wanted)
-            data = manifest.encode()
+            head, rows = self._next(wanted), wanted.rows
             try:
-                self._put(manifest.seq, data)
+                self._put(head.seq, encode_with(head, len(rows), rows.packed))
             except Taken as taken:
-                self._take_over(manifest.seq, taken)
+                self._take_over(head.seq, taken)
                 continue
-            self._check_newest(manifest.seq)
-            self._state.adopt(manifest, data)
-            self._forget(manifest.seq - KEPT)
+            self._check_newest(head.seq)
+            self._state.adopt(head, rows)
+            self._forget(head.seq - KEPT)
             return True
 
     def _next(self, wanted: TierChange) -> Manifest:
@@ -208,7 +211,6 @@ class Commits:
             head,
             seq=head.seq + 1,
             nonce=self._nonce,
-            rows=tuple(wanted.rows),
             doomed=tuple(wanted.doomed),
             start=wanted.start,
             stream=head.stream if wanted.stream is None else wanted.stream,
@@ -231,7 +233,7 @@ class Commits:
         if found.nonce != self._nonce:
             self._fenced(f"its manifest {seq} is another broker's")
         self._check_newest(seq)
-        self._state.adopt(found, taken.found)
+        self._adopt(found)
 
     def _check_newest(self, seq: int) -> None:
         """A name long gone is free again: only what is listed first counts."""

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onelog.base import faults
-from onelog.base.errors import StorageError, StorageFull
+from onelog.base.errors import ColdDamaged, StorageError, StorageFull
 from onelog.kernel import crc32c
+from onelog.objects.manifest import Manifest
+from onelog.storage.cold import RowTable
 from onelog.storage.files import OpenFile, is_full, sync_directory
 
 FIRST_NAME: Final = "cold.1"
@@ -28,8 +30,8 @@ LOST: Final = 1
 UNMET: Final = 2
 """The cut was made before the store was compared: it counts for rows that are not known here."""
 _MAGIC: Final = b"OLT1"
-_FRAME: Final = struct.Struct("<4sIIQqqI")
-"""Magic, CRC of byte 8 on, bytes of the manifest, sequence, start, cut, flags."""
+_FRAME: Final = struct.Struct("<4sIQqqIII")
+"""Magic, CRC of byte 8 on, sequence, start, cut, flags, bytes of the head, bytes of the rows."""
 _COVERED: Final = 8
 
 
@@ -40,27 +42,38 @@ class TierCopy(NamedTuple):
     """First offset of the log that may be read; the manifest's, or a later one."""
     cut: int
     """The log was truncated here: rows that reach beyond are no longer read. NO_CUT: it was not."""
-    manifest: bytes
-    """The bytes of the newest manifest; empty: there is none."""
+    head: Manifest | None
+    """The newest manifest, without its rows; None: there is none."""
+    rows: RowTable
     flags: int = 0
 
 
 def encode_copy(copy: TierCopy, sequence: int) -> bytes:
     """The bytes of a file."""
-    head = struct.pack("<IQqqI", len(copy.manifest), sequence, copy.start, copy.cut, copy.flags)
-    rest = head + copy.manifest
-    return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
+    head = b"" if copy.head is None else copy.head.encode()
+    rows = copy.rows.to_bytes()
+    rest = _FRAME.pack(_MAGIC, 0, sequence, copy.start, copy.cut, copy.flags, len(head), len(rows))[
+        _COVERED:
+    ]
+    crc = crc32c(rows, crc32c(head, crc32c(rest)))
+    return b"".join((_MAGIC, struct.pack("<I", crc), rest, head, rows))
 
 
 def decode_copy(data: bytes) -> tuple[int, TierCopy] | None:
     """Sequence number and content of a file; None: it is damaged."""
     if len(data) < _FRAME.size:
         return None
-    magic, crc, size, sequence, start, cut, flags = _FRAME.unpack_from(data)
-    end = _FRAME.size + size
-    if magic != _MAGIC or end > len(data) or crc32c(memoryview(data)[_COVERED:end]) != crc:
+    magic, crc, sequence, start, cut, flags, head_bytes, row_bytes = _FRAME.unpack_from(data)
+    view, middle = memoryview(data), _FRAME.size + head_bytes
+    end = middle + row_bytes
+    if magic != _MAGIC or end > len(data) or crc32c(view[_COVERED:end]) != crc:
         return None
-    return sequence, TierCopy(start, cut, data[_FRAME.size : end], flags)
+    try:
+        head = Manifest.decode(data[_FRAME.size : middle]) if head_bytes else None
+        rows = RowTable.from_bytes(view[middle:end], "the copy of a manifest")
+    except ColdDamaged:
+        return None
+    return sequence, TierCopy(start, cut, head, rows, flags)
 
 
 class TierFiles:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from onelog.base import faults
-from onelog.base.errors import ColdDamaged, ColdUnavailable, StorageError
+from onelog.base.errors import ColdUnavailable, StorageError
 from onelog.objects import names
-from onelog.objects.manifest import Manifest
 from onelog.objects.store import ObjectStore
+from onelog.storage.cold import RowTable
 from onelog.storage.engine import PartitionKey
 from onelog.storage.files import OpenFile, remove, sync_directory
 from onelog.storage.tiered.copies import NO_CUT, TierCopy, TierFiles, decode_copy, encode_copy
@@ -35,15 +35,15 @@ class DeletedTiers:
     def note(self, key: PartitionKey, folder: Path, now_ms: int) -> None:
         """Note that a partition is to be deleted, if it has objects. Raises StorageError."""
         copy, is_damaged = TierFiles(folder).load()
-        if not is_damaged and (copy is None or not copy.manifest):
+        if not is_damaged and (copy is None or copy.head is None):
             return
-        manifest = b"" if copy is None else copy.manifest
+        copy = copy or TierCopy(0, NO_CUT, None, RowTable())
         path = self._folder / f"{key.stream_id}.{key.partition}"
         beside = path.with_name(path.name + _TEMPORARY)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             file = OpenFile(str(beside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            file.write(encode_copy(TierCopy(now_ms, NO_CUT, manifest), 1), 0)
+            file.write(encode_copy(copy._replace(start=now_ms), 1), 0)
             file.sync_all()
             beside.replace(path)
             sync_directory(self._folder)
@@ -60,7 +60,7 @@ class DeletedTiers:
         for path in self._notes():
             found = decode_copy(path.read_bytes())
             if found is None or found[1].start <= now_ms - grace_ms:
-                count += self._bury(path, b"" if found is None else found[1].manifest)
+                count += self._bury(path, None if found is None else found[1])
         return count
 
     def keys(self) -> list[PartitionKey]:
@@ -72,13 +72,13 @@ class DeletedTiers:
             return []
         return sorted(path for path in self._folder.iterdir() if path.suffix != _TEMPORARY)
 
-    def _bury(self, path: Path, data: bytes) -> int:
+    def _bury(self, path: Path, copy: TierCopy | None) -> int:
         key = _key_of(path)
         try:
             faults.hit("doom.delete")
         except OSError as error:
             raise ColdUnavailable(f"deleting objects of {path.name}: {error}") from error
-        count = self._delete(_objects_of(data))
+        count = 0 if copy is None else self._delete(_objects_of(copy))
         for folder in (names.pieces_of(*key), names.frames_of(*key), names.manifests_of(*key)):
             count += self._delete(row.name for row in self._store.list(folder))
         remove(path)
@@ -98,12 +98,8 @@ def _key_of(path: Path) -> PartitionKey:
     return PartitionKey(stream_id, int(number))  # type: ignore[arg-type]
 
 
-def _objects_of(data: bytes) -> Iterator[str]:
-    """Objects that a manifest names: those of rows may lie outside of the partition's folders."""
-    try:
-        manifest = Manifest.decode(data) if data else None
-    except ColdDamaged:
-        return
-    if manifest is not None:
-        yield from (row.object for row in manifest.rows)
-        yield from (one.object for one in manifest.doomed)
+def _objects_of(copy: TierCopy) -> Iterator[str]:
+    """Objects that a copy names: those of rows may lie outside of the partition's folders."""
+    yield from (row.object for row in copy.rows)
+    if copy.head is not None:
+        yield from (one.object for one in copy.head.doomed)

@@ -30,7 +30,7 @@ from onelog.storage.tier import PieceSource, TierStatus
 from onelog.storage.tiered.building import READ_BYTES, build, next_run
 from onelog.storage.tiered.commits import Commits, TierChange
 from onelog.storage.tiered.inner import LocalLog
-from onelog.storage.tiered.state import TierState
+from onelog.storage.tiered.state import NO_ROWS, TierState
 from onelog.storage.tiered.tabling import TableTier
 
 _DELETED_AT_ONCE: Final = 1000
@@ -73,13 +73,13 @@ class PartitionTier:
         """How far it is."""
         state = self._state
         with state.lock:
-            rows, both = state.cold.rows, state.both
+            first, rows = state.first, state.rows
             return TierStatus(
-                rows=len(rows) + len(both),
-                cold_bytes=rows.size_bytes + both.size_bytes,
+                rows=len(rows) - first,
+                cold_bytes=rows.bytes_between(first, len(rows)),
                 cold_end_offset=Offset(max(state.start, state.end)),
                 local_start_offset=Offset(state.local),
-                doomed=len(state.head.doomed) + len(state.leaving) + len(state.dropped),
+                doomed=len(state.head.doomed) + first + len(state.dropped),
                 seq=state.head.seq,
                 halted=self._commits.fence or self._commits.refusal or self._table_halt,
             )
@@ -149,7 +149,8 @@ class PartitionTier:
             if self._state.end > row.base:
                 return None
             kept = self._kept()
-            return kept._replace(rows=(*kept.rows, row), stream=stream, leader_epoch=epoch)
+            rows = kept.rows.spliced(len(kept.rows), len(kept.rows), (row,))
+            return kept._replace(rows=rows, stream=stream, leader_epoch=epoch)
 
         if self._commits.commit(change):
             return True
@@ -161,10 +162,9 @@ class PartitionTier:
         """What the next manifest says if nothing new comes: rows that left are doomed."""
         state = self._state
         with state.lock:
-            gone = [*state.leaving, *state.dropped]
             return TierChange(
-                rows=tuple(state.rows()),
-                doomed=(*state.head.doomed, *_doom(gone, self._clock.now_ms())),
+                rows=state.kept(),
+                doomed=(*state.head.doomed, *_doom(state.gone(), self._clock.now_ms())),
                 start=state.start,
             )
 
@@ -174,7 +174,7 @@ class PartitionTier:
         """Tell the store what left the log, and delete doomed objects after the grace time."""
         state = self._state
         with self._work:
-            rows_left = bool(state.leaving or state.dropped)
+            rows_left = state.has_gone
             if rows_left:
                 self._commits.commit(self._if_gone)
             if self._table is not None:
@@ -197,7 +197,7 @@ class PartitionTier:
             return len(due)
 
     def _if_gone(self) -> TierChange | None:
-        return self._kept() if self._state.leaving or self._state.dropped else None
+        return self._kept() if self._state.has_gone else None
 
     def _delete(self, objects: Sequence[str]) -> None:
         try:
@@ -215,10 +215,10 @@ class PartitionTier:
 
             def change() -> TierChange | None:
                 kept = self._kept()
-                if not kept.rows:
+                if not len(kept.rows):
                     return None
                 doomed = (*kept.doomed, *_doom(kept.rows, self._clock.now_ms()))
-                return kept._replace(rows=(), doomed=doomed, start=max(kept.start, local))
+                return kept._replace(rows=NO_ROWS, doomed=doomed, start=max(kept.start, local))
 
             self._commits.commit(change)
             with state.lock:
@@ -231,8 +231,9 @@ class PartitionTier:
         state, inner = self._state, self._inner
         with self._work:
             with state.lock:
-                ends = [row.end for row in state.rows() if row.end <= upto]
-                local = Offset(max(ends[-1] if ends else 0, inner.start_offset))
+                number = state.rows.number_at(upto)
+                end = state.rows.end_of(number - 1) if number else 0
+                local = Offset(max(end, inner.start_offset))
                 if local > inner.start_offset:
                     state.move_local(local)  # readers go to the store from now on
             if local > inner.start_offset:
@@ -248,11 +249,10 @@ class PartitionTier:
         state = self._state
         with self._work:
             self.load_rows()
-            cold = state.cold.rows
-            if not len(cold):
+            number = state.rows.number_from(state.local) - 1
+            if number < state.first:
                 return False
-            row = cold[-1]
-            self._prepend(row)
+            self._prepend(state.rows[number])
             with state.lock:
                 state.move_local(self._inner.start_offset)
             return True
@@ -307,7 +307,7 @@ class PartitionTier:
             self._commits.meet()
             state = self._state
             with state.lock:
-                known = {row.object for row in (*state.leaving, *state.rows(), *state.dropped)}
+                known = {row.object for row in (*state.rows, *state.dropped)}
                 known.update(one.object for one in state.head.doomed)
             return known.intersection(wanted)
 

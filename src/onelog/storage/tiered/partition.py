@@ -103,14 +103,8 @@ class TieredLog:
         """The rows with offsets in [start, upto) that lie in the object store, in order."""
         state = self._state
         with state.lock:
-            tables = (state.cold.rows, state.both)
-        found: list[Row] = []
-        for table in tables:
-            number = table.number_at(start)
-            while number < len(table) and table.base(number) < upto:
-                found.append(table[number])
-                number += 1
-        return found
+            rows, first = state.rows, max(state.start, start)
+        return rows[rows.number_at(first) : rows.number_from(upto)]
 
     # Reading.
 
@@ -140,7 +134,7 @@ class TieredLog:
         self._check_rows()
         state = self._state
         cold, local = state.cold, state.local
-        below = min(upto, cold.end_offset)
+        below = min(upto, cold.end_offset, Offset(local))
         try:
             if offset < below:
                 found = cold.read(max(offset, cold.start_offset), max_bytes, below)
@@ -172,7 +166,7 @@ class TieredLog:
             found = None
             if state.start < local:
                 self._check_rows()
-                found = state.cold.offset_for_time(timestamp_ms)
+                found = state.cold.offset_for_time(timestamp_ms, Offset(local))
             if found is None or found >= local:
                 found = self._inner.offset_for_time(timestamp_ms)
             if state.local == local:

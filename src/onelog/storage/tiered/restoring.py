@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from onelog.base.errors import ColdDamaged, NotFound
 from onelog.base.ids import Offset, PartitionId
 from onelog.objects import names
@@ -17,6 +19,7 @@ from onelog.objects.manifest import Manifest
 from onelog.objects.piece import decode_footer, decode_state
 from onelog.objects.rows import FOOTER_BYTES, Row
 from onelog.objects.store import ObjectStore
+from onelog.storage.cold import RowTable
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.tiered.copies import FIRST_NAME, NO_CUT, TierCopy, encode_copy
 from onelog.storage.tiered.inner import LocalEngine
@@ -27,8 +30,6 @@ class StoredPartition(NamedTuple):
 
     key: PartitionKey
     manifest: Manifest
-    data: bytes
-    """The bytes of the manifest."""
 
     @property
     def stream(self) -> bytes:
@@ -52,8 +53,8 @@ def stored_partitions(store: ObjectStore) -> Iterator[StoredPartition]:
 def stored_partition(store: ObjectStore, key: PartitionKey) -> StoredPartition:
     """The newest manifest of a partition. Raises NotFound, ColdDamaged."""
     for found in store.list(names.manifests_of(*key), limit=1):
-        data = store.get(found.name)
-        return StoredPartition(key, Manifest.decode(data, f"{store.url}/{found.name}"), data)
+        name = f"{store.url}/{found.name}"
+        return StoredPartition(key, Manifest.decode(store.get(found.name), name))
     raise NotFound(f"{store.url} holds no manifest of {key.stream_id}/{key.partition}")
 
 
@@ -68,7 +69,8 @@ def restore_partition(
     manifest = found.manifest
     end = Offset(manifest.end)
     state = _state_of(store, manifest.rows[-1]) if manifest.rows else b""
-    copy = TierCopy(manifest.start, NO_CUT, found.data)
+    head = msgspec.structs.replace(manifest, rows=())
+    copy = TierCopy(manifest.start, NO_CUT, head, RowTable(manifest.rows))
     engine.begin(found.key, end, {FIRST_NAME: encode_copy(copy, 1)})
     log = engine.open(found.key, LogSettings())
     try:

@@ -1,42 +1,38 @@
 """What a partition's tier knows: which rows lie in the store, and which of them are also here.
 
-Rules: rows ascend, and each is in one of four lists. *Leaving* ones lie below the log's start, and
-*dropped* ones beyond a cut: the store's manifest still names both. Of the rest, *cold* ones begin
-below the local start, so that only the store has them, and *both* are here, too. The copy on the
-disk is written before anything here changes. `lock` guards all of it, and is never held while the
-store is asked.
+Rules: one table has all rows that count, in order. Those that end at or below the log's start are
+*leaving*; those that reach beyond a cut are *dropped*, and lie apart: the store's manifest still
+names both. Rows that begin below the local start are *cold*: only the store has them. The copy on
+the disk is written before anything here changes. `lock` guards all of it, and is never held while
+the store is asked.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from onelog.base.errors import ColdDamaged, InvalidRequest, PartitionCorrupt
+from onelog.base.errors import InvalidRequest, PartitionCorrupt
 from onelog.base.ids import Offset, TimestampMs
 from onelog.objects.manifest import NONCE_BYTES, VERSION, Manifest
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
-from onelog.storage.cold import Bringing, ColdRows, RunCache
-from onelog.storage.cold.table import RowTable
+from onelog.storage.cold import Bringing, ColdRows, RowTable, RunCache
+from onelog.storage.cold.table import RowNumbers
 from onelog.storage.engine import PartitionKey, SegmentInfo
 from onelog.storage.tiered.copies import LOST, NO_CUT, UNMET, TierCopy, TierFiles, encode_copy
 from onelog.storage.tiered.inner import LocalLog
 
-_NO_ROWS: Final = RowTable()
+NO_ROWS: Final = RowTable()
 
 
 class TierState:
     """The rows of one partition, and where they lie."""
 
     __slots__ = (
-        "_files", "_inner", "both", "cold", "cut", "dropped", "head", "key", "leaving", "local",
-        "lock", "lost", "name", "start", "unmet_cut",
+        "_files", "_inner", "cold", "cut", "dropped", "head", "key", "local", "lock", "lost",
+        "name", "rows", "start", "unmet_cut",
     )  # fmt: skip
 
     def __init__(
@@ -64,9 +60,7 @@ class TierState:
         """Whether the cut also counts for rows that are not known here yet."""
         self.head = Manifest(VERSION, 0, bytes(NONCE_BYTES), 0, b"", key.partition, 0)
         """The newest manifest that is known, without its rows; number 0: there is none."""
-        self.leaving: list[Row] = []
-        self.dropped: list[Row] = []
-        self.both = _NO_ROWS
+        self.rows = self.dropped = NO_ROWS
         self.cold = ColdRows(self.name, store, cache, bringing=bringing)
         self.lost = False
         """Whether the copies are damaged, so that only the store knows the rows."""
@@ -78,96 +72,101 @@ class TierState:
             self.lost = is_damaged
             self.start = 0 if is_damaged else self.start
             return
-        self.start = copy.start
         self.lost = bool(copy.flags & LOST)
+        self.start = copy.start
         self.cut, self.unmet_cut = copy.cut, bool(copy.flags & UNMET)
         if self.lost:
             return
-        if not copy.manifest:
+        if copy.head is None:
             self.start = self.local
             return
-        try:
-            manifest = Manifest.decode(copy.manifest, f"the copy of the manifest of {self.name}")
-        except ColdDamaged:
-            self.lost = True
-            return
-        self._take(manifest)
+        self._take(copy.head, copy.rows)
         end = self._inner.end_offset
         if self.end > end:
             raise PartitionCorrupt(
                 f"{self.name} ends at offset {end} on this machine, and the object store has it up"
-                f" to {self.end}: this disk lost records. Restore the partition from the bucket"
-                " (onelog store restore), from a backup or a replica, then restart"
+                f" to {self.end}: this disk lost records. Restore the partition from a backup or a"
+                " replica, then restart; or delete its folder and restore it from the bucket"
             )
 
     # Rows. The lock is held to change them.
 
     @property
-    def end(self) -> int:
-        """First offset behind the rows that are read; 0: there are none."""
-        return self.both.end or self.cold.rows.end
+    def first(self) -> int:
+        """The number of the first row that is not leaving."""
+        return self.rows.number_at(self.start)
 
     @property
-    def has_rows(self) -> bool:
-        """Whether rows are known that the store's manifest names."""
-        return bool(self.leaving or self.dropped or len(self.cold.rows) or len(self.both))
+    def end(self) -> int:
+        """First offset behind the rows that are read; 0: there are none."""
+        return self.rows.end if self.first < len(self.rows) else 0
 
-    def rows(self) -> Iterator[Row]:
-        """The rows that are read, in order."""
-        return chain(self.cold.rows, self.both)
+    @property
+    def has_gone(self) -> bool:
+        """Whether the store's manifest names rows that left the log."""
+        return bool(self.first or len(self.dropped))
 
-    def _all(self) -> tuple[Row, ...]:
-        return (*self.leaving, *self.rows(), *self.dropped)
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to keep a copy of."""
+        return bool(len(self.rows) or len(self.dropped) or self.lost)
 
-    def _take(self, manifest: Manifest) -> None:
-        self.head = msgspec.structs.replace(manifest, rows=())
-        self._sort(manifest.rows)
+    def gone(self) -> list[Row]:
+        """Rows that left the log, and that the store's manifest names."""
+        return [*self.rows[: self.first], *self.dropped]
+
+    def kept(self) -> RowTable:
+        """The rows that are read."""
+        first = self.first
+        return self.rows.spliced(0, first, ()) if first else self.rows
+
+    def _take(self, head: Manifest, rows: RowTable) -> None:
+        self.head, self.dropped = head, NO_ROWS
+        if self.cut != NO_CUT:
+            count = rows.number_at(self.cut)
+            self.dropped = rows.spliced(0, count, ())
+            rows = rows.spliced(count, len(rows), ())
+        self.rows = rows
         if not self.end:
             self.start = max(self.start, self.local)
+        self.cold.replace(rows, start=Offset(self.start))
 
-    def _sort(self, rows: Iterable[Row]) -> None:
-        leaving, cold, both, dropped = [], [], [], []
-        cut = self.cut if self.cut != NO_CUT else 1 << 63
-        for row in rows:
-            if row.end > cut:
-                dropped.append(row)
-            elif row.end <= self.start:
-                leaving.append(row)
-            elif row.base < self.local:
-                cold.append(row)
-            else:
-                both.append(row)
-        self.leaving, self.dropped = leaving, dropped
-        self.both = RowTable(both)
-        self.cold.replace(RowTable(cold), start=Offset(self.start))
+    def _all(self) -> RowTable:
+        if not len(self.dropped):
+            return self.rows
+        return self.rows.spliced(len(self.rows), len(self.rows), self.dropped)
 
     # Changes. Each is durable when it returns.
 
-    def adopt(self, manifest: Manifest, data: bytes) -> None:
+    def adopt(self, head: Manifest, rows: RowTable) -> None:
         """The store has this manifest now: keep a copy, and read its rows from now on."""
         with self.lock:
-            dropped = {row.object for row in self.dropped}
-            is_cut = any(
-                row.object in dropped or (self.unmet_cut and row.end > self.cut)
-                for row in manifest.rows
-            )
-            cut = self.cut if is_cut else NO_CUT
+            cut = self.cut if self._is_cut(rows) else NO_CUT
             # A start that a cut overtook meanwhile is as far as the log goes.
             known = self._inner.end_offset if self.cut == NO_CUT else self.cut
-            start = max(self.start, min(manifest.start, known))
-            self._files.save(TierCopy(start, cut, data))
+            start = max(self.start, min(head.start, known))
+            self._files.save(TierCopy(start, cut, head, rows))
             self.start, self.cut, self.lost, self.unmet_cut = start, cut, False, False
-            self._take(manifest)
+            self._take(head, rows)
+
+    def _is_cut(self, rows: RowTable) -> bool:
+        """Whether rows hold any that a cut took."""
+        if self.cut == NO_CUT or rows.number_at(self.cut) == len(rows):
+            return False
+        dropped = {row.object for row in self.dropped}
+        return self.unmet_cut or any(
+            row.object in dropped for row in rows[rows.number_at(self.cut) :]
+        )
 
     def move_start(self, start: Offset) -> None:
         """The log begins at `start` from now on; rows below it leave."""
         with self.lock:
             if start <= self.start:
                 return
-            if self.has_rows or self.lost:
-                self._save(start, self.cut)
+            if self.is_known:
+                self._files.save(self._copy(start, self.cut))
             self.start = start
-            self._sort(self._all())
+            self.cold.replace(self.rows, start=start)
 
     def cut_rows(self, end: Offset, *, is_met: bool) -> None:
         """Rows that reach beyond `end` are no longer read: the log is to be truncated there.
@@ -176,21 +175,21 @@ class TierState:
         """
         with self.lock:
             start = min(self.start, end)
-            if (is_met and self.end <= end) and start == self.start:
+            if is_met and self.end <= end and start == self.start:
                 return
             self.unmet_cut |= not is_met
             cut = min(end, self.cut) if self.cut != NO_CUT else end
-            self._save(start, cut)
+            self._files.save(self._copy(start, cut))
             self.cut, self.start = cut, start
-            self._sort(self._all())
+            self._take(self.head, self._all())
 
     def note_met(self) -> None:
         """The store has no rows that are not known here: an earlier cut took all it could."""
         with self.lock:
             if self.unmet_cut:
                 self.unmet_cut = False
-                cut = self.cut if self.dropped else NO_CUT
-                self._save(self.start, cut)
+                cut = self.cut if len(self.dropped) else NO_CUT
+                self._files.save(self._copy(self.start, cut))
                 self.cut = cut
 
     def follow_cut(self, end: Offset) -> None:
@@ -201,18 +200,13 @@ class TierState:
     def move_local(self, local: Offset) -> None:
         """The local window begins elsewhere."""
         with self.lock:
-            if local != self.local:
-                self.local = local
-                self._sort(self._all())
-
-    def _save(self, start: int, cut: int) -> None:
-        self._files.save(self._copy(start, cut))
+            self.local = local
+            if not self.end and not self.lost:
+                self.start = max(self.start, local)
 
     def _copy(self, start: int, cut: int) -> TierCopy:
-        manifest = msgspec.structs.replace(self.head, rows=self._all())
-        data = manifest.encode() if manifest.seq else b""
         flags = (LOST if self.lost else 0) | (UNMET if self.unmet_cut else 0)
-        return TierCopy(start, cut, data, flags)
+        return TierCopy(start, cut, self.head if self.head.seq else None, self._all(), flags)
 
     def frozen(self, end: Offset) -> bytes | None:
         """The copy as it is now, for a copy of the partition that ends at `end`; None: there is
@@ -223,54 +217,56 @@ class TierState:
                     f"{self.name} cannot be copied up to offset {end}: the object store has it up"
                     f" to {self.end} already"
                 )
-            if not (self.has_rows or self.lost):
-                return None
-            return encode_copy(self._copy(self.start, self.cut), 1)
+            return encode_copy(self._copy(self.start, self.cut), 1) if self.is_known else None
 
     # What readers of the whole log see.
 
     @property
     def cold_bytes(self) -> int:
         """Bytes of batches that only the store has."""
-        cold, local = self.cold.rows, self.local
-        if cold.end <= local:
-            return cold.size_bytes
-        last = cold[-1]
-        return cold.size_bytes - last.log_bytes + _as_segment(last, local).size_bytes
+        with self.lock:
+            rows, first, local = self.rows, self.first, self.local
+        last = rows.number_from(local)
+        if first >= last:
+            return 0
+        size_bytes = rows.bytes_between(first, last)
+        if rows.end_of(last - 1) > local:
+            (row,) = rows.numbers(last - 1, last)
+            size_bytes -= row.log_bytes - _as_segment(row, local).size_bytes
+        return size_bytes
 
     def segments(self) -> list[SegmentInfo]:
         """Segments of all places in order; each offset lies in one of them."""
         with self.lock:
-            cold, both = self.cold.rows, self.both
-            local = self._inner.segments()
-        first = int(local[0].base_offset) if local else self.local
-        found = [_as_segment(row, first) for row in cold if row.base < first]
-        here = [cold[-1], *both] if len(cold) and cold.end > first else both
+            rows, first, local = self.rows, self.first, self.local
+            here = self._inner.segments()
+        below = int(here[0].base_offset) if here else local
+        found = [_as_segment(row, below) for row in rows.numbers(first, rows.number_from(below))]
         return found + [
-            info._replace(place="both") if _has(here, info, self.local) else info for info in local
+            info._replace(place="both") if _has(rows, info, local) else info for info in here
         ]
 
 
-def _as_segment(row: Row, first: int) -> SegmentInfo:
+def _as_segment(row: RowNumbers, below: int) -> SegmentInfo:
     """The part of a row that lies before the first local segment."""
-    size_bytes = row.log_bytes
-    if row.end > first:
-        size_bytes = size_bytes * (first - row.base) // (row.end - row.base)
+    base, end, max_timestamp_ms, size_bytes, created_ms = row
+    if end > below:
+        size_bytes = size_bytes * (below - base) // (end - base)
+        end = below
     return SegmentInfo(
-        Offset(row.base),
-        Offset(min(row.end, first)),
+        Offset(base),
+        Offset(end),
         size_bytes,
-        TimestampMs(row.max_timestamp_ms),
+        TimestampMs(max_timestamp_ms),
         True,
-        TimestampMs(row.created_ms),
+        TimestampMs(created_ms),
         "cold",
     )
 
 
-def _has(rows: RowTable | list[Row], info: SegmentInfo, local: int) -> bool:
+def _has(rows: RowTable, info: SegmentInfo, local: int) -> bool:
     """Whether the store has all of a local segment that may be read."""
-    if not info.sealed or not len(rows) or info.end_offset > rows[-1].end:
+    if not info.sealed or info.end_offset > rows.end:
         return False
-    table = rows if isinstance(rows, RowTable) else RowTable(rows)
     first = max(info.base_offset, local)
-    return first >= info.end_offset or table.base(table.number_at(first)) <= first
+    return first >= info.end_offset or rows.base(rows.number_at(first)) <= first

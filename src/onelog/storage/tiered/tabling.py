@@ -17,6 +17,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import Conflict, StorageError
 from onelog.objects.manifest import Doomed
 from onelog.objects.rows import Row
+from onelog.storage.cold import RowTable
 from onelog.storage.engine import LogSettings, SegmentInfo
 from onelog.storage.tables import Conversion, SealedFile, TableCommit, Tables, Words
 from onelog.storage.tier import PieceSource
@@ -162,7 +163,7 @@ class TableTier:
         """The manifest's rows that are in this table."""
         since = int(self.marks.get(_SINCE, "0")) if self._is_same(words) else 1 << 63
         with self._state.lock:
-            rows = list(self._state.rows())
+            rows = list(self._state.kept())
         return [row for row in rows if row.kind == "parquet" and row.base >= since]
 
     def _halted(self, words: Words, why: str) -> StorageError:
@@ -211,7 +212,7 @@ class TableTier:
         now_ms = self._clock.now_ms()
         doomed = (*kept.doomed, *(Doomed(row.object, now_ms) for row in gone))
         marks = self._marks(words, missing[0].base, end)
-        return kept._replace(rows=tuple(rows), doomed=doomed, marks=marks)
+        return kept._replace(rows=RowTable(rows), doomed=doomed, marks=marks)
 
     def _name(self, words: Words, rows: Sequence[Row], source: PieceSource) -> None:
         """Step 4: the manifest names what the table has."""
