@@ -151,6 +151,7 @@ class World:
             self.start = log.start_offset
         if name == "truncate":
             assert log.end_offset <= before[1]
+            assert log.start_offset in (before[0], min(before[0], log.end_offset))
             self.end = log.end_offset
             self.batches = {
                 base: data for base, data in self.batches.items() if last_of(data) < self.end

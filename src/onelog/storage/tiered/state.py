@@ -81,6 +81,7 @@ class TierState:
             self.start = self.local
             return
         self._take(copy.head, copy.rows)
+        self._start_here()
         end = self._inner.end_offset
         if self.end > end:
             raise PartitionCorrupt(
@@ -127,9 +128,12 @@ class TierState:
             self.dropped = rows.spliced(0, count, ())
             rows = rows.spliced(count, len(rows), ())
         self.rows = rows
-        if not self.end:
-            self.start = max(self.start, self.local)
         self.cold.replace(rows, start=Offset(self.start))
+
+    def _start_here(self) -> None:
+        """Without rows that are read, the log begins where the local one does."""
+        if not self.end and not self.lost:
+            self.start = max(self.start, self.local)
 
     def _all(self) -> RowTable:
         if not len(self.dropped):
@@ -148,6 +152,7 @@ class TierState:
             self._files.save(TierCopy(start, cut, head, rows))
             self.start, self.cut, self.lost, self.unmet_cut = start, cut, False, False
             self._take(head, rows)
+            self._start_here()
 
     def _is_cut(self, rows: RowTable) -> bool:
         """Whether rows hold any that a cut took."""
@@ -201,8 +206,7 @@ class TierState:
         """The local window begins elsewhere."""
         with self.lock:
             self.local = local
-            if not self.end and not self.lost:
-                self.start = max(self.start, local)
+            self._start_here()
 
     def _copy(self, start: int, cut: int) -> TierCopy:
         flags = (LOST if self.lost else 0) | (UNMET if self.unmet_cut else 0)
