@@ -27,7 +27,7 @@ from onelog.objects.names import new_tag, tier_piece
 from onelog.objects.rows import Row as PieceRow
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment import SegmentEngine
-from onelog.storage.tiered.copies import NO_CUT, TierCopy, TierFiles
+from onelog.storage.tiered.copies import TierFiles, copy_of
 
 ROWS = (4_096, 100_000)
 ROUNDS = 5
@@ -59,7 +59,7 @@ def make_cold(folder: Path, rows: int) -> None:
     log.trim(log.end_offset)
     engine.close()
     files = TierFiles(engine.folder(key))
-    files.save(TierCopy(0, NO_CUT, manifest_of(key, rows).encode()))
+    files.save(copy_of(manifest_of(key, rows)))
 
 
 def manifest_of(key: PartitionKey, rows: int) -> Manifest:

@@ -15,6 +15,8 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from onelog.base import faults
 from onelog.base.errors import ColdDamaged, StorageError, StorageFull
 from onelog.kernel import crc32c
@@ -46,6 +48,12 @@ class TierCopy(NamedTuple):
     """The newest manifest, without its rows; None: there is none."""
     rows: RowTable
     flags: int = 0
+
+
+def copy_of(manifest: Manifest) -> TierCopy:
+    """The copy of a manifest to which nothing was decided here."""
+    head = msgspec.structs.replace(manifest, rows=())
+    return TierCopy(manifest.start, NO_CUT, head, RowTable(manifest.rows))
 
 
 def encode_copy(copy: TierCopy, sequence: int) -> bytes:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from onelog.base.errors import ColdDamaged, NotFound
 from onelog.base.ids import Offset, PartitionId
 from onelog.objects import names
@@ -19,9 +17,8 @@ from onelog.objects.manifest import Manifest
 from onelog.objects.piece import decode_footer, decode_state
 from onelog.objects.rows import FOOTER_BYTES, Row
 from onelog.objects.store import ObjectStore
-from onelog.storage.cold import RowTable
 from onelog.storage.engine import LogSettings, PartitionKey
-from onelog.storage.tiered.copies import FIRST_NAME, NO_CUT, TierCopy, encode_copy
+from onelog.storage.tiered.copies import FIRST_NAME, copy_of, encode_copy
 from onelog.storage.tiered.inner import LocalEngine
 
 
@@ -69,9 +66,7 @@ def restore_partition(
     manifest = found.manifest
     end = Offset(manifest.end)
     state = _state_of(store, manifest.rows[-1]) if manifest.rows else b""
-    head = msgspec.structs.replace(manifest, rows=())
-    copy = TierCopy(manifest.start, NO_CUT, head, RowTable(manifest.rows))
-    engine.begin(found.key, end, {FIRST_NAME: encode_copy(copy, 1)})
+    engine.begin(found.key, end, {FIRST_NAME: encode_copy(copy_of(manifest), 1)})
     log = engine.open(found.key, LogSettings())
     try:
         if state:
