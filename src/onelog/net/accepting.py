@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from onelog.net.listener import Listener
-from onelog.net.lobby import Lobby, has_bytes
+from onelog.net.lobby import Lobby
 from onelog.observe import get_logger
 
 _log = get_logger("net")
@@ -46,6 +46,14 @@ class Unserved(Enum):
     """Its peer went, or said nothing that is of use, or the listener closes."""
     CROWDED = "crowded"
     """Too many wait, and it has waited for longest."""
+
+
+class Greeting(Enum):
+    """What the first bytes of a peer are worth."""
+
+    ENOUGH = "enough"
+    TOO_FEW = "too few"
+    NO_GOOD = "no good"
 
 
 class Arrival:
@@ -92,8 +100,9 @@ class ArrivalHost(Protocol):
         Raises OSError."""
         ...
 
-    def greets(self, arrival: Arrival) -> bool:
-        """Bytes of the peer are there. False: too few of them."""
+    def greet(self, arrival: Arrival) -> Greeting:
+        """Look at the bytes of the peer that are there, and leave them there. Raises OSError, and
+        BlockingIOError if there are none."""
         ...
 
     def enter(self, arrival: Arrival) -> None:
@@ -141,6 +150,8 @@ class WaitingRoom:
         """The first has waited for longest, and its deadline is the next one."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._has_entered = False
+        """Since it was set back: connections are accepted until one is served."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -177,8 +188,9 @@ class WaitingRoom:
     def accept_some(self, listening: _Listening) -> None:
         """Accept a few connections."""
         try:
+            self._has_entered = False
             for _ in range(AT_ONCE):
-                if self._is_closed or not self._host.accept(listening.sock):
+                if self._is_closed or not self._host.accept(listening.sock) or self._has_entered:
                     return
         except OSError as error:
             self._failed(listening, error)
@@ -197,16 +209,16 @@ class WaitingRoom:
         self._loop.call_later(PAUSE_S, partial(self._listen, listening))
 
     def take(self, arrival: Arrival) -> None:
-        """Let a connection wait for its first bytes."""
-        if self._speaks_first:
-            self._host.enter(arrival)
+        """Let a connection wait for its first bytes; most clients have sent them by now."""
+        greeting = Greeting.ENOUGH if self._speaks_first else self._look(arrival)
+        if greeting is not Greeting.TOO_FEW:
+            self._meet(arrival, greeting)
             return
         try:
             self._lobby.wait(arrival.fd, arrival)
         except OSError as error:
             _log.error("connection refused", listener=self._listener.name, error=str(error))
-            self._host.dismissed(arrival, Unserved.GONE)
-            arrival.close()
+            self._meet(arrival, Greeting.NO_GOOD)
             return
         arrival.join(self)
         self._waiting[arrival.fd] = arrival
@@ -219,17 +231,30 @@ class WaitingRoom:
 
     def woke(self, arrival: Arrival, is_ending: bool) -> None:
         """Bytes of a peer are there, or the peer has gone."""
-        if is_ending and not has_bytes(arrival.fd):
-            self._dismiss(arrival, Unserved.GONE)
-        elif self._host.greets(arrival) and arrival.fd in self._waiting:
-            self._forget(arrival)
-            self._host.enter(arrival)
-        elif is_ending and arrival.fd in self._waiting:  # no more will come
-            self._dismiss(arrival, Unserved.GONE)
+        greeting = self._look(arrival)
+        if greeting is Greeting.TOO_FEW:
+            if not is_ending:
+                return
+            greeting = Greeting.NO_GOOD  # no more will come
+        self._forget(arrival)
+        self._meet(arrival, greeting)
 
-    def dismiss(self, arrival: Arrival) -> None:
-        """Close a connection whose first bytes are no good."""
-        self._dismiss(arrival, Unserved.GONE)
+    def _look(self, arrival: Arrival) -> Greeting:
+        try:
+            return self._host.greet(arrival)
+        except BlockingIOError:
+            return Greeting.TOO_FEW
+        except OSError:
+            return Greeting.NO_GOOD
+
+    def _meet(self, arrival: Arrival, greeting: Greeting) -> None:
+        """Serve a connection that waits no more, or close it."""
+        self._has_entered = True
+        if greeting is Greeting.ENOUGH:
+            self._host.enter(arrival)
+        else:
+            self._host.dismissed(arrival, Unserved.GONE)
+            arrival.close()
 
     def _forget(self, arrival: Arrival) -> None:
         del self._waiting[arrival.fd]

@@ -25,9 +25,9 @@ _NO_HANDSHAKE: Final = "the peer does not begin a TLS handshake"
 
 def has_hello(sock: socket.socket) -> bool:
     """Whether the first record of a handshake is there; the socket gets readable when more of it
-    is. Raises ProtocolViolation or OSError."""
+    is. Raises ProtocolViolation or OSError, and BlockingIOError if nothing is there."""
     head = sock.recv(_HEAD.size, socket.MSG_PEEK)
-    if head and head[0] != _HANDSHAKE:
+    if head[:1] != _HANDSHAKE.to_bytes():
         raise ProtocolViolation(_NO_HANDSHAKE)
     wanted = _HEAD.size if len(head) < _HEAD.size else _HEAD.size + _body_bytes(head)
     is_there = wanted > _HEAD.size and len(sock.recv(wanted, socket.MSG_PEEK)) == wanted
