@@ -325,11 +325,14 @@ class Reading:
             return None
         return source, offsets, end if len(offsets) < limit else Offset(offsets[-1] + 1)
 
-    def read(self, limit: int, max_bytes: int = READ_BYTES) -> list[tuple[int, Record]]:
+    def read(
+        self, limit: int, max_bytes: int = READ_BYTES, sources_max: int = 0
+    ) -> list[tuple[int, Record]]:
         """Up to `limit` records as (source index, record), reading forward.
 
-        Looks at no more than `max_bytes` of each source. An empty list does not mean that the end
-        is reached (see `is_behind`), nor that reading again helps (see `may_go_on`).
+        Looks at no more than `max_bytes` of each source, and ends after so many sources that had
+        something to look at (0: all). An empty list does not mean that the end is reached (see
+        `is_behind`), nor that reading again helps (see `may_go_on`).
         """
         self.check()
         wanted, limits = self.sources, self._limits()
@@ -362,8 +365,12 @@ class Reading:
                     raise
                 stopped = error
                 continue
+            has_moved = self._offsets[index] != following
             self._offsets[index] = following
             found += ((index, record) for record in records)
+            sources_max -= has_moved
+            if has_moved and not sources_max:
+                break
         if not found:
             if stopped is not None and wanted.exact is not None:
                 raise stopped

@@ -19,9 +19,13 @@ from onelog.base.errors import NotAuthorized
 from onelog.base.ids import TimestampMs
 from onelog.broker import Action, Broker, Position, Reading, Record, Source
 
-LOOKS_MAX: Final = 200
-"""Reads of one answer."""
-LOOK_BYTES: Final = 256 * 1024
+LOOKS_MAX: Final = 800
+"""Reads of each source for one answer."""
+LOOK_BYTES_MIN: Final = 8 * 1024
+LOOK_BYTES_MAX: Final = 64 * 1024
+"""Bytes that one read looks at: few while records are found, which cost most, and more and more
+while there are none."""
+LOOK_RECORDS: Final = 24
 VALUES_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of values that one answer holds, one message more at most."""
 WAIT_S: Final = 5.0
@@ -66,10 +70,12 @@ class Peek:
         self._share = share
         self._caller = caller
         self.looks = 0
+        """Sources that were read, each time."""
         if not broker.authorizer.allows(caller.principal, Action.SUBSCRIBE, text):
             raise NotAuthorized(f"{caller.name} may not subscribe to {text}")
         self._filter = text
         self.sources: Sequence[Source] = broker.cursors.sources([text]).sources
+        self._looks_max = LOOKS_MAX * max(1, len(self.sources))
 
     def may_have(self, record: Record) -> bool:
         """Whether the caller may have a record."""
@@ -97,17 +103,18 @@ class Peek:
     async def forward(self, reading: Reading, limit: int) -> tuple[list[Record], bool]:
         """Records from where a reading stands, and whether it reached the end."""
         found: list[Record] = []
-        size = 0
-        while len(found) < limit and self.looks < LOOKS_MAX and size < VALUES_BYTES_MAX:
+        size, look_bytes = 0, LOOK_BYTES_MIN
+        while len(found) < limit and self.looks < self._looks_max and size < VALUES_BYTES_MAX:
             self.looks += 1
-            rows = reading.read(limit - len(found), LOOK_BYTES)
+            await self._share.breathe()
+            rows = reading.read(min(limit - len(found), LOOK_RECORDS), look_bytes, sources_max=1)
+            look_bytes = LOOK_BYTES_MIN if rows else min(2 * look_bytes, LOOK_BYTES_MAX)
             found += (record for _index, record in rows if self.may_have(record))
             size += sum(len(record.value or b"") for _index, record in rows)
             if not rows and not reading.is_behind():
                 return found, True
             if not rows and not reading.may_go_on() and not await reading.wait_readable(WAIT_S):
                 break
-            await self._share.breathe()
         return found, not reading.is_behind()
 
     async def newest(self, limit: int) -> tuple[list[Record], bool]:
@@ -124,8 +131,8 @@ class Peek:
                 for source, start in zip(self.sources, starts, strict=True)
             )
             found = await self._window(starts, limit)
-            if len(found) >= limit or everything or self.looks >= LOOKS_MAX:
-                return found, everything and self.looks < LOOKS_MAX
+            if len(found) >= limit or everything or self.looks >= self._looks_max:
+                return found, everything and self.looks < self._looks_max
             window *= _WINDOW_GROWTH
 
     async def _window(self, starts: Sequence[int], limit: int) -> list[Record]:
@@ -133,7 +140,7 @@ class Peek:
         reading = self.reading(starts)
         try:
             found: list[Record] = []
-            while self.looks < LOOKS_MAX:
+            while self.looks < self._looks_max:
                 more, at_end = await self.forward(reading, 1000)
                 found = _newest([*found, *more], limit)
                 if at_end or not more:

@@ -25,7 +25,7 @@ from onelog.record.batch import decode, inflated_records
 TOPICS_MAX: Final = 1_000_000
 SURVEY_BYTES_MAX: Final = 1024**3
 """Of the whole log, the newest bytes of each partition first."""
-READ_BYTES: Final = 64 * 1024
+READ_BYTES: Final = 8 * 1024
 TRIE_TOPICS: Final = 4096
 """Topics of one trie. A filter that matches a million topics must not find all of them in one
 piece."""
