@@ -330,9 +330,8 @@ class Reading:
     ) -> list[tuple[int, Record]]:
         """Up to `limit` records as (source index, record), reading forward.
 
-        Looks at no more than `max_bytes` of each source, and ends after so many sources that had
-        something to look at (0: all). An empty list does not mean that the end is reached (see
-        `is_behind`), nor that reading again helps (see `may_go_on`).
+        Looks at `max_bytes` of each source, and at `sources_max` sources that have more (0: all).
+        No records: perhaps there are more (`is_behind`), and reading again helps (`may_go_on`).
         """
         self.check()
         wanted, limits = self.sources, self._limits()
@@ -365,11 +364,10 @@ class Reading:
                     raise
                 stopped = error
                 continue
-            has_moved = self._offsets[index] != following
-            self._offsets[index] = following
+            was, self._offsets[index] = self._offsets[index], following
             found += ((index, record) for record in records)
-            sources_max -= has_moved
-            if has_moved and not sources_max:
+            sources_max -= was != following
+            if was != following and sources_max == 0:
                 break
         if not found:
             if stopped is not None and wanted.exact is not None:
