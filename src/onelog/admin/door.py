@@ -16,7 +16,7 @@ from typing import Final
 from onelog.admin.admission import OPEN_PER_PLACE, Admission
 from onelog.base.errors import ProtocolViolation
 from onelog.net import Listener
-from onelog.net.accepting import Arrival, Greeting, Unserved, WaitingRoom
+from onelog.net.accepting import Arrival, FirstWords, Unserved, WaitingRoom
 from onelog.net.client_hello import has_hello
 from onelog.net.openings import first_bytes, http_opening, say_last
 from onelog.net.tls import Tls
@@ -70,20 +70,20 @@ class HttpDoor:
         self._room.take(Arrival(sock.fileno(), sock, address, deadline))
         return True
 
-    def greet(self, arrival: Arrival) -> Greeting:
+    def greet(self, arrival: Arrival) -> FirstWords:
         """Whether the first bytes of the peer are enough to begin."""
         assert arrival.sock is not None
         if self._tls is not None:
             try:
-                return Greeting.ENOUGH if has_hello(arrival.sock) else Greeting.TOO_FEW
+                return FirstWords.ENOUGH if has_hello(arrival.sock) else FirstWords.TOO_FEW
             except ProtocolViolation:
-                return Greeting.NO_GOOD
+                return FirstWords.NO_GOOD
         first = first_bytes(arrival.fd)
         words = http_opening(first) if first else b""
         if words is None:
-            return Greeting.ENOUGH
+            return FirstWords.ENOUGH
         say_last(arrival.fd, words)
-        return Greeting.NO_GOOD
+        return FirstWords.NO_GOOD
 
     def dismissed(self, arrival: Arrival, why: Unserved) -> None:
         """A connection ends before it was served."""

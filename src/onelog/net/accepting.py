@@ -48,7 +48,7 @@ class Unserved(Enum):
     """Too many wait, and it has waited for longest."""
 
 
-class Greeting(Enum):
+class FirstWords(Enum):
     """What the first bytes of a peer are worth."""
 
     ENOUGH = "enough"
@@ -100,7 +100,7 @@ class ArrivalHost(Protocol):
         Raises OSError."""
         ...
 
-    def greet(self, arrival: Arrival) -> Greeting:
+    def greet(self, arrival: Arrival) -> FirstWords:
         """Look at the bytes of the peer that are there, and leave them there. Raises OSError, and
         BlockingIOError if there are none."""
         ...
@@ -210,15 +210,15 @@ class WaitingRoom:
 
     def take(self, arrival: Arrival) -> None:
         """Let a connection wait for its first bytes; most clients have sent them by now."""
-        greeting = Greeting.ENOUGH if self._speaks_first else self._look(arrival)
-        if greeting is not Greeting.TOO_FEW:
+        greeting = FirstWords.ENOUGH if self._speaks_first else self._look(arrival)
+        if greeting is not FirstWords.TOO_FEW:
             self._meet(arrival, greeting)
             return
         try:
             self._lobby.wait(arrival.fd, arrival)
         except OSError as error:
             _log.error("connection refused", listener=self._listener.name, error=str(error))
-            self._meet(arrival, Greeting.NO_GOOD)
+            self._meet(arrival, FirstWords.NO_GOOD)
             return
         arrival.join(self)
         self._waiting[arrival.fd] = arrival
@@ -232,25 +232,25 @@ class WaitingRoom:
     def woke(self, arrival: Arrival, is_ending: bool) -> None:
         """Bytes of a peer are there, or the peer has gone."""
         greeting = self._look(arrival)
-        if greeting is Greeting.TOO_FEW:
+        if greeting is FirstWords.TOO_FEW:
             if not is_ending:
                 return
-            greeting = Greeting.NO_GOOD  # no more will come
+            greeting = FirstWords.NO_GOOD  # no more will come
         self._forget(arrival)
         self._meet(arrival, greeting)
 
-    def _look(self, arrival: Arrival) -> Greeting:
+    def _look(self, arrival: Arrival) -> FirstWords:
         try:
             return self._host.greet(arrival)
         except BlockingIOError:
-            return Greeting.TOO_FEW
+            return FirstWords.TOO_FEW
         except OSError:
-            return Greeting.NO_GOOD
+            return FirstWords.NO_GOOD
 
-    def _meet(self, arrival: Arrival, greeting: Greeting) -> None:
+    def _meet(self, arrival: Arrival, greeting: FirstWords) -> None:
         """Serve a connection that waits no more, or close it."""
         self._has_entered = True
-        if greeting is Greeting.ENOUGH:
+        if greeting is FirstWords.ENOUGH:
             self._host.enter(arrival)
         else:
             self._host.dismissed(arrival, Unserved.GONE)
