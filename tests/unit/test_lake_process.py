@@ -70,6 +70,12 @@ def test_a_run_begins_with_the_group_that_holds_the_offset(client):
     assert len(part) < len(data) / 2
 
 
+def test_the_process_writes_nothing_of_its_own_to_the_terminal(client, capfd):
+    client.commit(client.convert(batches(0, 3)))
+    client.process.close()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_rows_have_the_columns_of_the_record(client):
     data = build_batch(
         [(b"a/b", b"k", b'{"x": 1}', [(b"h", b"1"), (b"n", None)], 1_700_000_000_123)],

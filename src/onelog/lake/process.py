@@ -7,6 +7,7 @@ threads; each answers for itself, and a job that fails ends nothing else. It run
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import struct
@@ -73,6 +74,8 @@ def serve(channel: socket.socket) -> None:
     settings: LakeSettings = settings_decoder.decode(data)
     if settings.faults:
         faults.arm_from_environment(settings.faults)
+    # Of every column without statistics, which we leave out on purpose, it would write a line.
+    logging.getLogger("pyiceberg").setLevel(logging.ERROR)
     work = LakeWork(settings, Path(settings.folder))
     sending = threading.Lock()
 
