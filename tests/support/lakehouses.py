@@ -91,6 +91,10 @@ class LakeSite:
         self._open.append((engine, lake))
         return engine
 
+    def opened(self) -> list[Lakehouse]:
+        """The lake processes of its engines."""
+        return [lake for _engine, lake in self._open]
+
     def close(self) -> None:
         """End everything."""
         for engine, lake in self._open:

@@ -1,0 +1,57 @@
+"""Does a broker that dies while it moves segments into a table leave each record once?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.batches import append, make_batch, read_all
+from tests.support.lakehouses import LakeSite, table_settings
+from tests.support.tiers import KEY, Owner
+
+DEADLINE_S = 120.0
+DIED = 137
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.parametrize("point", ["tier.manifest", "tier.local"])
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_each_record_is_a_row_once_and_the_lake_process_ends(tmp_path, table_format, point):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fault.lakehouse_child", str(tmp_path), table_format, point],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == DIED, done.stderr.decode()
+    ends = time.monotonic() + DEADLINE_S
+    while not gone(int(done.stdout)):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    site = LakeSite(tmp_path, table_format)
+    try:
+        assert site.offsets() == list(range(30))
+        log = site.engine().open(KEY, table_settings(table_format))
+        before = read_all(log)
+        append(log, make_batch(log.end_offset, 10, size=400))
+        log.roll()
+        log.sync()
+        assert log.tier.upload(log.end_offset, Owner()).end == 40
+        assert site.offsets() == list(range(40))
+        log.tier.trim_local(log.end_offset)
+        assert read_all(log)[: len(before)] == before
+    finally:
+        site.close()
