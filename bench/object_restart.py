@@ -50,11 +50,8 @@ def make_cold(folder: Path, rows: int) -> None:
     """Let all records be cold, one row for each: nobody reads them here."""
     root = folder / "data" / "segment"
     engine = SegmentEngine(root, SystemClock())
-    keys = [
-        key for key in engine.partitions() if engine.open(key, LogSettings()).end_offset >= rows
-    ]
-    (key,) = keys
-    log = engine.open(key, LogSettings())
+    logs = {key: engine.open(key, LogSettings()) for key in engine.partitions()}
+    ((key, log),) = (found for found in logs.items() if found[1].end_offset >= rows)
     log.roll()
     log.trim(log.end_offset)
     engine.close()
