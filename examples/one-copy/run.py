@@ -41,6 +41,7 @@ def main() -> None:
 
 
 def run(folder: Path, form: str, *, with_sql: bool) -> None:
+    (folder / "bucket").mkdir()  # a store that is not there may be a disk that is not mounted
     with running(folder) as ports:
         make_stream(folder, form)
         sent = publish(ports.mqtt, DEVICES, READINGS)
