@@ -16,6 +16,7 @@ PARTS = {
     "reads": "bench.object_reads",
     "topics": "bench.object_topics",
     "restart": "bench.object_restart",
+    "spark": "bench.object_spark",
 }
 
 if __name__ == "__main__":
