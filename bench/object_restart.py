@@ -8,6 +8,7 @@ from the start of the process to its word that it is ready. Rounds take turns, a
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import subprocess
@@ -91,8 +92,8 @@ def started(folder: Path) -> Iterator[tuple[float, int]]:
             assert process.stdout is not None
             port = 0
             for line in process.stdout:
-                if line.split()[:1] == ["admin"]:
-                    port = int(line.rpartition(":")[2])
+                if told := re.search(r"^ +admin +\w+://[\w.]+:(\d+)", line):
+                    port = int(told[1])
                 if "kernel" in line:
                     break
             else:
