@@ -103,3 +103,14 @@ async def test_a_broker_without_a_store_says_how_to_get_one():
     with pytest.raises(InvalidRequest, match=r"store\.url"):
         objects.status()
     assert not list(objects.samples())
+
+
+@pytest.mark.parametrize(
+    "option", ["nonsense=1", "aws_allow_http=true", "aws_bucket_key_enabled=x"]
+)
+def test_an_option_that_obstore_does_not_take_is_an_error_in_words(option):
+    pytest.importorskip("obstore")
+    name, _, value = option.partition("=")
+    with pytest.raises(InvalidRequest, match=r"s3://b/p.* cannot be used: ") as refused:
+        open_store(StoreSettings(url="s3://b/p", options={name: value}))
+    assert "Debug source" not in str(refused.value)

@@ -138,11 +138,20 @@ class BucketAccess:
                 client_options=client,
                 retry_config={"max_retries": self._retries, "retry_timeout": tries},
             )
-        except (BaseError, ValueError) as error:
-            raise InvalidRequest(
-                f"{self._url!r} cannot be used: {error}; write s3://BUCKET/PREFIX, and options as"
-                " obstore has them, such as aws_region=eu-central-1"
-            ) from error
+        except (BaseError, ValueError, TypeError) as error:
+            raise self._unusable(error) from error
+        except BaseException as error:
+            # A panic of Rust is no Exception: some options that it does not know end in one.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: BaseException) -> InvalidRequest:
+        why = str(error).partition("\n\nDebug source")[0]
+        return InvalidRequest(
+            f"{self._url!r} cannot be used: {why}; write s3://BUCKET/PREFIX, and options as"
+            " obstore has them, such as aws_region=eu-central-1"
+        )
 
     def put(
         self, name: str, parts: Sequence[Buffer], size_bytes: int, *, is_new: bool = False
