@@ -37,6 +37,7 @@ from onelog.storage.tiered import (
     stored_partition,
     stored_partitions,
 )
+from onelog.storage.tiered.commits import KEPT
 from tests.batches import append, fill, make_batch, read_all, spans
 from tests.support.tiers import KEY, SMALL, Owner, memory_store, move_all, tiered, upload_all
 
@@ -517,6 +518,24 @@ def test_a_sweep_takes_what_a_failed_upload_left_and_nothing_else(
     swept = sweep(store, engine.keepers(), age_ms=-10_000)
     assert (swept.deleted, swept.names) == (1, (orphan,))
     assert set(objects(store)) == needed
+
+
+def test_a_sweep_takes_manifests_that_a_commit_could_not_delete_and_keeps_the_last(
+    log: TieredLog, engine: TieredEngine, store: ObjectStore
+):
+    fill(log, 60)
+    log.sync()
+    upload_all(log)
+    newest = log.tier.status().seq
+    assert newest > KEPT
+    left = names.tier_manifest(*KEY, newest - KEPT)
+    store.put(left, [b"its deletion failed"])
+    unknown = names.tier_manifest("other", 0, 1)
+    store.put(unknown, [b"of a stream that is not here"])
+    kept = {row.name for row in store.list(names.MANIFESTS)} - {left}
+    swept = sweep(store, engine.keepers(), age_ms=-10_000)
+    assert swept.names == (left,)
+    assert {row.name for row in store.list(names.MANIFESTS)} == kept
 
 
 def test_a_truncated_log_forgets_rows_and_writes_those_offsets_anew(

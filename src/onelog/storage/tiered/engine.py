@@ -23,7 +23,7 @@ from onelog.storage.cold import Bringing, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.files import OpenFile, sync_directory
 from onelog.storage.tables import Tables
-from onelog.storage.tiered.commits import HOUSE_BYTES
+from onelog.storage.tiered.commits import HOUSE_BYTES, KEPT
 from onelog.storage.tiered.copies import FIRST_NAME
 from onelog.storage.tiered.deleted import DeletedTiers
 from onelog.storage.tiered.inner import LocalEngine
@@ -144,7 +144,26 @@ class TieredEngine:
 
     def keepers(self) -> Mapping[str, Keeper]:
         """Who knows which objects of a folder are needed."""
-        return {names.PIECES: self._keep, names.FRAMES: self._keep}
+        return {
+            names.PIECES: self._keep,
+            names.FRAMES: self._keep,
+            names.MANIFESTS: self._keep_manifests,
+        }
+
+    def _keep_manifests(self, wanted: Sequence[str]) -> Collection[str]:
+        """All but those that commits should have deleted: older than the last few."""
+        kept: set[str] = set()
+        for name in wanted:
+            found = names.parse_manifest(name)
+            tier = None
+            if found is not None:
+                with self._lock:
+                    tier = self._tiers.get(
+                        PartitionKey(found.stream_id, PartitionId(found.partition))
+                    )
+            if found is None or tier is None or found.seq > tier.status().seq - KEPT:
+                kept.add(name)
+        return kept
 
     def _keep(self, wanted: Sequence[str]) -> Collection[str]:
         """Those of some objects that are needed. What belongs to no partition that is open here is
