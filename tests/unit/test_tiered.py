@@ -523,9 +523,10 @@ def test_a_sweep_takes_what_a_failed_upload_left_and_nothing_else(
 def test_a_sweep_takes_manifests_that_a_commit_could_not_delete_and_keeps_the_last(
     log: TieredLog, engine: TieredEngine, store: ObjectStore
 ):
-    fill(log, 60)
-    log.sync()
-    upload_all(log)
+    for _ in range(KEPT + 1):
+        fill(log, 60)
+        log.sync()
+        upload_all(log)
     newest = log.tier.status().seq
     assert newest > KEPT
     left = names.tier_manifest(*KEY, newest - KEPT)
