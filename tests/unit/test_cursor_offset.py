@@ -83,7 +83,7 @@ async def test_a_filter_without_a_match_gives_the_loop_back_and_gets_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I8: one read looks at a bounded part of the log."""
-    monkeypatch.setattr(cursor_module.Reading.read, "__defaults__", (10_000,))
+    monkeypatch.setattr(cursor_module.Reading.read, "__defaults__", (10_000, 0))
     async with running(tmp_path) as broker:
         for _ in range(20):
             await broker.publish_many(

@@ -95,8 +95,8 @@ cdef class FrameInput(Receiver):
         """The connection is over."""
         self.gathered = None
         self.filled = 0
-        self.take_read = _ignore
+        self.take_read = self.take_frame = _ignore
 
 
-def _ignore(_data):
+def _ignore(*_what):
     pass

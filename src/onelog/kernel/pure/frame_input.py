@@ -65,8 +65,8 @@ class FrameInput:
         """The connection is over."""
         self._room = None
         self._filled = 0
-        self._take_read = _ignore
+        self._take_read = self._take_frame = _ignore
 
 
-def _ignore(_data: bytes) -> None:
+def _ignore(*_what: object) -> None:
     pass
