@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from onelog.lakehouse import Lakehouse
     from onelog.objects.store import ObjectStore
     from onelog.storage.cold import RunCache
-    from onelog.storage.tiered import TieredEngine
+    from onelog.storage.tiered import StoredPartition, TieredEngine
 
 
 async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
@@ -305,20 +305,28 @@ async def open_broker(
         broker.objects.keepers.update(tiers.keepers())
         broker.maintenance.tiering.buriers.append(tiers.deleted.bury)
     if objects is not None:
-        broker.objects.restoring = _restoring(broker, objects, segment)
+        assert tiers is not None
+        broker.objects.restoring = _restoring(broker, objects, segment, tiers)
         broker.objects.sweep_daily()
     if engine is not None:
         engine.show(broker)
     return broker
 
 
-def _restoring(broker: Broker, objects: ObjectStore, segment: SegmentEngine) -> StoreRestore:
+def _restoring(
+    broker: Broker, objects: ObjectStore, segment: SegmentEngine, tiers: TieredEngine
+) -> StoreRestore:
     """What makes streams of the store anew."""
     from onelog.storage.tiered import restoring  # noqa: PLC0415
 
+    def stored() -> Iterator[StoredPartition]:
+        """What was deleted here is not there: its objects go soon."""
+        deleted = set(tiers.deleted.keys())
+        return (part for part in restoring.stored_partitions(objects) if part.key not in deleted)
+
     return StoreRestore(
         broker.streams,
-        lambda: restoring.stored_partitions(objects),
+        stored,
         lambda part: restoring.restore_partition(objects, segment, part, STATE_NAME),
     )
 

@@ -49,8 +49,8 @@ class HttpDoor:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._entering: set[asyncio.Task[None]] = set()
-        waiting_max = admission.places * OPEN_PER_PLACE
-        self._room = WaitingRoom(listener, self, waiting_max=waiting_max)
+        self._waiting_max = admission.places * OPEN_PER_PLACE
+        self._room = WaitingRoom(listener, self, waiting_max=self._waiting_max)
         self._room.open()
 
     def close(self) -> None:
@@ -96,6 +96,10 @@ class HttpDoor:
     def enter(self, arrival: Arrival) -> None:
         """Serve a connection."""
         assert arrival.sock is not None
+        if len(self._entering) >= self._waiting_max:  # handshakes of TLS that do not go on
+            self._admission.refused += 1
+            arrival.sock.close()
+            return
         task = self._loop.create_task(self._connect(arrival.sock))
         self._entering.add(task)
         task.add_done_callback(self._entering.discard)

@@ -186,11 +186,13 @@ class CursorDesk:
         accepts: Callable[[Record], bool] = always,
         follow: bool = True,
         durable: bool = True,
+        near: bool = False,
         principal: Principal,
     ) -> TableCursor:
         """The latest record per topic. It has caught up when it is returned, and then follows.
 
-        Without `follow`, its owner notes new records (`note`).
+        Without `follow`, its owner notes new records (`note`). With `near` it reads no history that
+        is only in the object store: its owner has kept what it needs of that.
         """
         start = await start.settled(self._registry.resolve(filters).sources)
         table = await self._open_kept(
@@ -210,6 +212,8 @@ class CursorDesk:
             durable=durable,
             principal=principal,
         )
+        if near:
+            table.reading.skip_cold()
         try:
             await table.start_following(once=not follow)
         except BaseException:

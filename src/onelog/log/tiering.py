@@ -222,7 +222,7 @@ class Tiering:
         try:
             if self._may_ask and not self._is_halted(work):
                 copied = await self._in_store(stream, work)
-            if stream.config.tier.is_on:
+            if stream.config.tier.is_on and not self._is_halted(work):
                 await self._trim_local(work, stream.config)
         except Conflict:
             pass  # the log is being cut: the next round sees what is left

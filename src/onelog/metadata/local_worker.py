@@ -24,7 +24,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from onelog.base.errors import OnelogError, OutcomeUnknown, Unavailable
+from onelog.base.errors import OnelogError, OutcomeUnknown, StorageError, Unavailable
 from onelog.metadata.local_database import LocalDatabase, Revision, is_full
 
 WAITING_JOBS_MAX = 10_000
@@ -115,6 +115,8 @@ class Worker:
             db = self._make()
         except OnelogError as error:
             stopped = error
+        except (OSError, sqlite3.Error) as error:
+            stopped = StorageError(f"the metadata store cannot be opened: {error}")
         last = False
         while not last:
             taken = self._take()

@@ -31,6 +31,10 @@ def has_hello(sock: socket.socket) -> bool:
         raise ProtocolViolation(_NO_HANDSHAKE)
     wanted = _HEAD.size if len(head) < _HEAD.size else _HEAD.size + _body_bytes(head)
     is_there = wanted > _HEAD.size and len(sock.recv(wanted, socket.MSG_PEEK)) == wanted
+    if not is_there and sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == wanted:
+        # It was to wake us for so many: it ends here, or urgent data cut its stream in two, and the
+        # socket would stay readable for ever.
+        raise ProtocolViolation(_NO_HANDSHAKE)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 if is_there else wanted)
     return is_there
 

@@ -38,12 +38,16 @@ class FolderAccess:
             raise InvalidRequest(
                 f"file://{path} is a folder, which takes no options ({', '.join(sorted(options))})"
             )
+        self._was_there = self._root.is_dir()
+        """Only the folder of a new store is made here."""
 
     def put(
         self, name: str, parts: Sequence[Buffer], size_bytes: int, *, is_new: bool = False
     ) -> int:
         """See `Access`."""
         path = self._path(name)
+        if self._was_there:
+            self._check_root()  # one that vanished is never made again: answered bytes lie in it
         beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         try:
             self._make(path.parent)
@@ -67,6 +71,7 @@ class FolderAccess:
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
+        self._was_there = True
         return 1
 
     def _make(self, folder: Path) -> None:
@@ -169,6 +174,7 @@ class FolderAccess:
                 " store",
                 "bucket",
             )
+        self._was_there = True
 
     def _failed(self, name: str, error: OSError) -> StorageError:
         told = f"file://{self._root}: {name}: {error.strerror or error}"

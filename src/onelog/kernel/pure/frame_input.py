@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FrameInput:
     """Takes the reads of one connection."""
 
-    __slots__ = ("_begun", "_filled", "_room", "_seen", "_take_frame", "_take_read")
+    __slots__ = ("_begun", "_filled", "_room", "_seen", "_size", "_take_frame", "_take_read")
 
     def __init__(
         self, take_read: Callable[[bytes], None], take_frame: Callable[[bytearray, int], None]
@@ -27,6 +27,7 @@ class FrameInput:
         self._take_read = take_read
         self._take_frame = take_frame
         self._room: bytearray | None = None
+        self._size = 0
         self._filled = 0
         self._begun = 0
         self._seen = 0
@@ -40,8 +41,8 @@ class FrameInput:
         """A frame of `size` bytes has begun with these."""
         if len(begun) > size:
             raise ValueError(f"{len(begun)} bytes are more than a frame of {size}")
-        self._room = bytearray(size)
-        self._room[: len(begun)] = begun
+        self._room = bytearray(begun)
+        self._size = size
         self._filled = self._begun = len(begun)
 
     def receive(self, data: bytes) -> None:
@@ -50,11 +51,10 @@ class FrameInput:
         if room is None:
             self._take_read(data)
             return
-        left = len(room) - self._filled
-        part = data[:left]
-        room[self._filled : self._filled + len(part)] = part
-        self._filled += len(part)
-        if self._filled == len(room):
+        left = self._size - self._filled
+        room += data[:left]
+        self._filled = len(room)
+        if self._filled == self._size:
             self._room = None
             self._filled = 0
             self._take_frame(room, len(room) - self._begun)

@@ -214,6 +214,7 @@ class Connection(Throttled):
         del exc
         self._closed = True
         self._input.end()
+        self._cutter = FrameCutter()  # the beginning of a frame goes now, not with the collector
         self._leave_quotas()
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, without_frames
 from onelog.broker import Callback, Cold, Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, code_of
@@ -30,6 +30,7 @@ class Wanted:
     """One partition that a fetch asks for."""
 
     __slots__ = (
+        "_bringing",
         "_waiter",
         "_waits_at",
         "cold",
@@ -57,6 +58,8 @@ class Wanted:
         """What was read of it last."""
         self._waits_at = 0
         self._waiter: Waiter | None = None
+        self._bringing: Waiter | None = None
+        """Of cold bytes that this part asked for."""
         if topic is not None:
             try:
                 self.target = topic.partition(self.number)
@@ -108,6 +111,9 @@ class Wanted:
         """
         self.cold = None
         self.fetched = NOTHING
+        bringing, self._bringing = self._bringing, None
+        if bringing is not None:
+            bringing.cancel()
         if self.error is not None or self.target is None or left <= 0:
             return NOTHING
         budget = left if left < self.max_bytes else self.max_bytes
@@ -118,11 +124,11 @@ class Wanted:
             if may_bring:
                 self.error = self.target.log.failure_of(cold)
                 if self.error is None:
-                    self.cold = cold
-                    self.target.log.when_here(cold, self._came)
+                    self.cold = cold.with_traceback(None)
+                    self._bringing = self.target.log.when_here(cold, self._came)
             return NOTHING
         except OnelogError as error:
-            self.error = error
+            self.error = without_frames(error)
             return NOTHING
         self.note(fetched)
         # At least one batch goes out; if it is not the only one, it must fit.

@@ -72,7 +72,7 @@ class Retained:
     async def open(cls, broker: Broker, live: Live, clock: Clock, most: int) -> Retained:
         """Bring the table up to date with the log."""
         table = await broker.cursors.open_table(
-            CURSOR, ["#"], accepts=accepts, follow=False, principal=LOCAL
+            CURSOR, ["#"], accepts=accepts, follow=False, near=True, principal=LOCAL
         )
         table.position_of = lambda key: (
             None if (source := live.find(key)) is None else source.position

@@ -66,6 +66,14 @@ class ObjectRewrite:
             core.chain.check()
             if content.cuts != self._cuts:
                 raise Conflict(f"{content.place} was truncated during a rewrite: begin it again")
+            if core.contents.get(content.key) is not content:
+                raise Conflict(f"{content.place} was deleted during a rewrite")
+            if any(
+                one.base < bound < one.end
+                for one in content.cold.rows
+                for bound in (self._start, self._end)
+            ):
+                raise Conflict(f"rows of {content.place} were joined during a rewrite")
             self._let_go()
             if content.start < self._end:
                 core.name_rows(content, self._start, self._end, [row])

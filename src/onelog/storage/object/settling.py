@@ -97,7 +97,7 @@ class Settling:
         with core.chain.lock:
             core.chain.check()
             for run, row in zip(runs, rows, strict=True):
-                if self._is_as_it_was(run):
+                if self._is_as_it_was(run) and not is_crossed(run.content, row):
                     core.name_rows(run.content, row.base, row.end, [row])
                     named += row.log_bytes
         self.settled_bytes += named
@@ -169,7 +169,12 @@ class Settling:
             core.chain.check()
             table = content.cold.rows
             at = table.number_at(rows[0].base)
-            is_same = content.cuts == cuts and table[at : at + len(rows)] == list(rows)
+            is_same = (
+                content.cuts == cuts
+                and core.contents.get(content.key) is content
+                and table[at : at + len(rows)] == list(rows)
+                and not is_crossed(content, row)
+            )
             if is_same:
                 core.name_rows(content, row.base, row.end, [row])
         if not is_same:
@@ -199,3 +204,9 @@ def _runs(content: PartitionContent) -> Iterator[SettlingRun]:
         held.append(segment)
     if held:
         yield SettlingRun(content, content.cuts, held)
+
+
+def is_crossed(content: PartitionContent, row: Row) -> bool:
+    """Whether a rewrite that is under way begins or ends inside a row: it would take all of the
+    row."""
+    return any(row.base < bound < row.end for bound in +content.boundaries)

@@ -197,11 +197,15 @@ class Commits:
             head, rows = self._next(wanted), wanted.rows
             try:
                 self._put(head.seq, encode_with(head, len(rows), rows.packed))
+                self._check_newest(head.seq)
+                self._state.adopt(head, rows)
             except Taken as taken:
                 self._take_over(head.seq, taken)
                 continue
-            self._check_newest(head.seq)
-            self._state.adopt(head, rows)
+            except StorageError:
+                # The store may have this manifest: it is asked before anything else is decided.
+                self.is_met = False
+                raise
             self._forget(head.seq - KEPT)
             return True
 

@@ -223,7 +223,8 @@ class TieredLog:
         state.move_start(start)
         if start > inner.start_offset:
             inner.trim(start)
-            state.move_local(inner.start_offset)
+            with state.lock:  # another thread may have moved it further meanwhile
+                state.move_local(Offset(max(state.local, inner.start_offset)))
 
     def truncate(self, end: Offset) -> None:
         """Cut the log so that it ends at or before `end`, durably."""
