@@ -213,7 +213,7 @@ class CursorDesk:
             principal=principal,
         )
         if near:
-            table.reading.skip_cold()
+            _skip_cold(table.reading)
         try:
             await table.start_following(once=not follow)
         except BaseException:
@@ -470,3 +470,12 @@ class CursorDesk:
 def _check_name(name: str) -> None:
     if not name or len(name.encode()) > 1024 or "\0" in name:
         raise InvalidRequest("a cursor name is 1 to 1024 bytes of UTF-8 without NUL")
+
+
+def _skip_cold(reading: Reading) -> None:
+    """Let a reading go on where the records on this machine begin."""
+    for index, source in enumerate(reading.sources.sources):
+        if source.partition.stopped is None:
+            near = source.partition.local_start_offset
+            if reading.position(index) < near:
+                reading.seek(index, near)

@@ -216,14 +216,6 @@ class Reading:
         """Next offset to read from a source."""
         return Offset(self._offsets[index])
 
-    def skip_cold(self) -> None:
-        """Go on where the records on this machine begin."""
-        for index, source in enumerate(self._set.sources):
-            if source.partition.stopped is None:
-                near = source.partition.local_start_offset
-                if self._offsets[index] < near:
-                    self.seek(index, near)
-
     def seek(self, index: int, offset: int) -> None:
         """Read a source from `offset` on."""
         if self._begins is not None:
