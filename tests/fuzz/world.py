@@ -32,6 +32,7 @@ from onelog.base.clock import SystemClock
 from onelog.broker import Broker
 from onelog.config import Config, load
 from onelog.net import Gate, GateLimits, Listener, ServedListener
+from onelog.net.accepting import Arrival
 from onelog.net.peer import ProtocolFactory
 from onelog.net.server import _Guard
 from onelog.net.websocket import WebSocketSettings
@@ -366,9 +367,16 @@ def _guarded(
     gate = Gate(GateLimits(), SystemClock())
     served = ServedListener(
         listener, factory, gate, tls=None, websocket=websocket, proxy=None,
-        handshake_timeout_s=10.0, write_timeout_s=10.0, backend="loop",
+        handshake_timeout_s=10.0, write_timeout_s=10.0, backend="loop", speaks_first=True,
+        opening=None,
     )  # fmt: skip
-    return lambda: _Guard(served, None)
+
+    def come() -> Any:
+        arrival = Arrival(-1, None, ("127.0.0.1", 1), 0.0)
+        assert served._admits(arrival)
+        return _Guard(served, arrival)
+
+    return come
 
 
 def _info() -> ServerInfo:

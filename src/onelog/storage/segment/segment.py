@@ -45,8 +45,6 @@ LOG: Final = ".log"
 EXTENSIONS: Final = (LOG, *INDEX_EXTENSIONS)
 MAPPED_BYTES: Final = 8 * 1024 * 1024
 """How far behind a reader the log stays mapped."""
-INDEXED_BYTES: Final = 64 * 1024
-"""From so many bytes on, the index says where a read ends."""
 HOT_BYTES: Final = 16 * 1024 * 1024
 """The newest bytes of the active segment, which this process wrote: they count as in memory."""
 _CAN_UNMAP: Final = hasattr(mmap, "MADV_DONTNEED")
@@ -286,28 +284,10 @@ class Segment(FileEnd):
             return None
         if here < limit:
             max_bytes = min(max_bytes, self._brought.room(buffer, position, here, limit))
-        known = -1
-        if max_bytes >= INDEXED_BYTES:
-            known = self._indexed_end(buffer, position, min(position + max_bytes, limit), below)
-        stop = fit_batches(buffer, position, limit, max_bytes, below, known)
+        # Each head is looked at: damage that is read must stop the partition.
+        stop = fit_batches(buffer, position, limit, max_bytes, below)
         self.passed(buffer, position)
         return memoryview(buffer)[position:stop]
-
-    def _indexed_end(self, buffer: Map, position: int, stop: int, below: int) -> int:
-        """Where the last batch begins that the index knows up to `stop` and `below`; -1: none.
-
-        Why: to look at the head of each batch would map and touch most pages of a long read.
-        """
-        entries = self.indexes.offsets()
-        at = bisect_right(entries, stop - HEADER_BYTES, key=POSITION_MASK.__and__)
-        at = min(at, bisect_right(entries, (below - self.base_offset) << 32 | POSITION_MASK)) - 1
-        if at < 0:
-            return -1
-        found = entries[at] & POSITION_MASK
-        offset = self.base_offset + (entries[at] >> 32)
-        if found <= position or _BASE_OFFSET.unpack_from(buffer, found)[0] != offset:
-            return -1
-        return found
 
     def locate(self, offset: int, limit: int) -> int:
         """Position of the first batch below `limit` whose last offset is >= `offset`, or -1."""
