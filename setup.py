@@ -122,6 +122,11 @@ def translate(modules: list[Extension]) -> None:
         tell(f"translating {len(other)} modules to C")
     for stamp in other:
         stamp.with_suffix(".c").unlink(missing_ok=True)
+    for header in NATIVE.glob("*.h"):
+        # Cython copies what is newer, and the copy of another tree may be the newer file.
+        copy = CYTHON_DIR / header
+        if copy.exists() and copy.read_bytes() != header.read_bytes():
+            copy.unlink()
     # Where processes are not forked they begin with the main module, and that is pip's here.
     workers = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
     made = cythonize(

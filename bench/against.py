@@ -101,7 +101,7 @@ def cases() -> Iterator[tuple[str, str, str, PerCpu]]:
         yield f"MQTT os, {name}", "mqtt", "os", mqtt_case(options)
         if fsync is not None:
             yield f"MQTT fsync, {name}", "mqtt", "fsync", mqtt_case(options)
-    for name, (options, _bar) in amqp.CASES.items():
+    for name, (options, *_bars) in amqp.CASES.items():
         yield f"AMQP fsync, {name}", "amqp", "fsync", amqp_case(options)
     for name, of in kafka.THROUGHPUT.items():
         yield f"Kafka os, {name}", "kafka", "os", kafka_case(of)

@@ -3,9 +3,9 @@
 Four kinds, the same number of each on every listener: *half-open* connects and says nothing;
 *slow-loris* sends a good request byte by byte; *garbage* sends random bytes; *oversize* announces
 more than any limit allows and sends the beginning of it. They come at a rate of COMING a second. A
-connection that the broker ends is opened again, from then on at most AGAIN of all in a second. One
-line of standard output says that all have come; it goes on until SIGTERM, and then another line has
-the numbers as JSON.
+connection that the broker ends is opened again, from then on at most AGAIN of all in a second. A
+line of standard output says that they begin, another one that all have come; they go on until
+SIGTERM, and then a last line has the numbers as JSON.
 """
 
 from __future__ import annotations
@@ -200,6 +200,7 @@ def main(count: str, coming: str, again: str, *ports: str) -> None:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, stop)
+    print("begins", flush=True)
     crowd.run()
 
 

@@ -65,6 +65,11 @@ def free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
+def cluster_id() -> str:
+    """One that no other cluster has."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 def available() -> bool:
     """Whether Kafka can be started here."""
     return shutil.which("java") is not None and jars("broker") is not None
@@ -75,9 +80,19 @@ class KafkaPeer:
 
     name = "apache"
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        controller: int = 0,
+        cluster: str = "",
+    ) -> None:
+        """`controller` is the port of its controller, free if nothing is said; `cluster` is the id
+        that all nodes of one are formatted with."""
         self.folder = folder
-        self.port, self._controller = free_ports(2)
+        self.port, free = free_ports(2)
+        self._controller = controller or free
         self._settings = {
             **ONE_NODE,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
@@ -87,6 +102,7 @@ class KafkaPeer:
             "log.dirs": str(folder / "data"),
             **(settings or {}),
         }
+        self._cluster = cluster or cluster_id()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -101,8 +117,8 @@ class KafkaPeer:
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
         (self.folder / "log4j2.properties").write_text(LOGGING)
         if not (self.folder / "data").exists():
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            format_it = ("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
+            tool = ("kafka.tools.StorageTool", "format", "-t", self._cluster)
+            format_it = (*tool, "-c", str(properties))
             subprocess.run(
                 self._java((), *format_it), check=True, capture_output=True, timeout=START_S
             )

@@ -3,8 +3,9 @@
  * Built against the library inside the confluent-kafka wheel, which has no headers: the few calls
  * that are needed are declared here.
  *
- *   -p port  -T topic  -s record bytes  -t seconds  -w warm-up seconds  -c broker pid
- *   -m produce | consume | both | latency   (partition 0 of the topic)
+ *   -p port  -T topic  -s record bytes  -t seconds  -w warm-up seconds  -c broker pid[,pid…]
+ *   -m produce | consume | both | latency | catchup   (partition 0 of the topic)
+ *   -n messages that catchup reads from the beginning on, once; it prints what it read a second
  *   -r messages a second (0: as many as possible)  -X name=value (librdkafka's settings)
  *
  * The topic must exist. latency takes messages one by one, as soon as each is there.
@@ -49,9 +50,11 @@ extern rd_kafka_message_t *rd_kafka_consume(rd_kafka_topic_t *, int32_t, int);
 extern void rd_kafka_message_destroy(rd_kafka_message_t *);
 extern int rd_kafka_seek(rd_kafka_topic_t *, int32_t, int64_t, int);
 
-static int port = 9092, broker;
+static int port = 9092, brokers;
+static clockid_t clocks[64];
 static size_t size = 100;
 static double seconds = 3, warm = 1, rate;
+static uint64_t wanted, caught_ns, caught_bytes;
 static const char *topic = "load", *mode = "produce", *settings[64];
 static int settings_count;
 static _Atomic uint64_t acked, failed, received, lost, repeated;
@@ -68,6 +71,12 @@ static uint64_t now_ns(void) {
 static double cpu_seconds(clockid_t id) {
     struct timespec t;
     return clock_gettime(id, &t) ? 0 : t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static double cpu_brokers(void) {
+    double sum = 0;
+    for (int i = 0; i < brokers; i++) sum += cpu_seconds(clocks[i]);
+    return sum;
 }
 
 static void die(const char *what, const char *why) {
@@ -177,6 +186,30 @@ static void *consume(void *from) {
     }
 }
 
+static void *catch_up(void *unused) {
+    (void)unused;
+    rd_kafka_t *rk = client(CONSUMER);
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
+    if (rd_kafka_consume_start(rkt, 0, FROM_START)) die("catchup", "could not start");
+    rd_kafka_message_t *messages[1000];
+    uint64_t began = 0, bytes = 0, count = 0;
+    while (count < wanted) {
+        ssize_t n = rd_kafka_consume_batch(rkt, 0, 1000, messages, 1000);
+        for (ssize_t i = 0; i < n; i++) {
+            if (messages[i]->err && messages[i]->err != PARTITION_EOF)
+                die("catchup", rd_kafka_err2str(messages[i]->err));
+            if (!messages[i]->err && messages[i]->offset != (int64_t)(count + i)) lost++;
+            bytes += messages[i]->len;
+            rd_kafka_message_destroy(messages[i]);
+        }
+        if (n > 0) count += n;
+        if (!began && n > 0) began = now_ns(), bytes = 0; /* the client has found its broker */
+    }
+    caught_ns = now_ns() - began;
+    caught_bytes = bytes;
+    return NULL;
+}
+
 static int by_value(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
@@ -184,34 +217,46 @@ static int by_value(const void *a, const void *b) {
 
 int main(int argc, char **argv) {
     int option;
-    while ((option = getopt(argc, argv, "p:T:s:t:w:c:m:r:X:")) != -1) switch (option) {
+    while ((option = getopt(argc, argv, "p:T:s:t:w:c:m:r:n:X:")) != -1) switch (option) {
         case 'p': port = atoi(optarg); break;
         case 'T': topic = optarg; break;
         case 's': size = atoi(optarg); break;
         case 't': seconds = atof(optarg); break;
         case 'w': warm = atof(optarg); break;
-        case 'c': broker = atoi(optarg); break;
+        case 'c':
+            for (char *p = strtok(optarg, ","); p && brokers < 64; p = strtok(NULL, ","))
+                if (clock_getcpuclockid(atoi(p), &clocks[brokers++])) die("-c", "no such process");
+            break;
         case 'm': mode = optarg; break;
         case 'r': rate = atof(optarg); break;
+        case 'n': wanted = strtoull(optarg, NULL, 10); break;
         case 'X': if (settings_count < 64) settings[settings_count++] = optarg; break;
         default: return 1;
     }
     if (size < 16) die("-s", "a record has at least 16 bytes");
     int sends = strcmp(mode, "consume") != 0, reads = strcmp(mode, "produce") != 0;
     pthread_t writer, reader;
-    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
-    if (broker && clock_getcpuclockid(broker, &clock)) die("-c", "no such process");
     intptr_t from = sends ? FROM_END : FROM_START;
+    if (!strcmp(mode, "catchup")) {
+        double cpu0 = cpu_brokers();
+        pthread_create(&reader, NULL, catch_up, NULL);
+        pthread_join(reader, NULL);
+        printf("{\"out_MBs\":%.2f,\"broker_cpu_s\":%.3f,\"lost\":%llu}\n",
+               caught_bytes * 1e3 / caught_ns, cpu_brokers() - cpu0,
+               (unsigned long long)lost);
+        fflush(stdout);
+        _exit(0);
+    }
     if (reads) pthread_create(&reader, NULL, consume, (void *)from);
     for (int i = 0; reads && sends && !following && i < 1000; i++) usleep(10000);
     if (sends) pthread_create(&writer, NULL, produce, NULL); else sending = 0;
     usleep((useconds_t)(warm * 1e6));
     uint64_t began = now_ns(), in0 = acked, out0 = received;
-    double cpu0 = cpu_seconds(clock), own0 = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double cpu0 = cpu_brokers(), own0 = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
     measuring = 1;
     usleep((useconds_t)(seconds * 1e6));
     double took = (now_ns() - began) / 1e9, in = (acked - in0) / took, out = (received - out0) / took;
-    double cpu = (cpu_seconds(clock) - cpu0) / took;
+    double cpu = (cpu_brokers() - cpu0) / took;
     double own = (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - own0) / took;
     measuring = 0;
     stop = 1;
@@ -223,7 +268,7 @@ int main(int argc, char **argv) {
     printf("{\"in_msg_s\":%.0f,\"in_MBs\":%.2f,\"out_msg_s\":%.0f,\"out_MBs\":%.2f,"
            "\"broker_cpu\":%.3f,\"gen_cpu\":%.2f,\"failed\":%llu,\"lost\":%llu,\"repeated\":%llu,"
            "\"p50_us\":%llu,\"p99_us\":%llu}\n",
-           in, in * size / 1e6, out, out * size / 1e6, broker ? cpu : 0, own,
+           in, in * size / 1e6, out, out * size / 1e6, cpu, own,
            (unsigned long long)failed, (unsigned long long)lost, (unsigned long long)repeated,
            (unsigned long long)p50, (unsigned long long)p99);
     fflush(stdout);

@@ -8,17 +8,13 @@ turns. What a whole message costs is `make bench-against`.
 
 from __future__ import annotations
 
-import argparse
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-from bench.against import tree_of
-from bench.report import ROOT, Row, report, row, say
+from bench.report import Row, row, say
+from bench.turns import Arguments, Figures, run_cases, run_child
 
 BAR = 1.03
-TURNS = 5
 CHILD = Path(__file__).with_name("lockstep_child.py")
 CASES = {
     # name: arguments of the child: protocol, QoS, messages of a read, rounds
@@ -33,49 +29,19 @@ CASES = {
 }
 
 
-def cost(tree: Path, arguments: tuple[str, ...]) -> float:
+def cost(tree: Path, arguments: Arguments) -> Figures:
     """The µs of CPU of a message in one run."""
-    path = f"{tree / 'src'}{os.pathsep}{tree}"
-    done = subprocess.run(
-        [sys.executable, CHILD, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{tree}, {arguments}: {done.stderr.strip()[-2000:]}")
-    return float(done.stdout.split()[-1])
+    return run_child(tree, CHILD, arguments, 1)
 
 
-def measure(base: Path, words: list[str], turns: int) -> list[Row]:
-    """Every case whose name has all the words."""
-    rows = []
-    for name, arguments in CASES.items():
-        if not all(word.lower() in name.lower() for word in words):
-            continue
-        was, now = [], []
-        for _turn in range(turns):
-            was.append(cost(base, arguments))
-            now.append(cost(ROOT, arguments))
-        ratio = min(now) / min(was)
-        say(f"{name}: {min(was):.3f} to {min(now):.3f} us, {ratio:.3f}")
-        peer = ("base, us per message", min(was))
-        rows.append(row(name, ratio, "ratio of us per message", BAR, low=True, peer=peer))
-    return rows
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.lockstep", description=__doc__)
-    parser.add_argument("words", nargs="*", help="only cases whose name has all of these")
-    parser.add_argument("--base", default="HEAD~1", help="the commit to compare with")
-    parser.add_argument("--base-tree", type=Path, help="a folder with it, kernel compiled")
-    parser.add_argument("--turns", type=int, default=TURNS)
-    chosen = parser.parse_args(arguments)
-    base = chosen.base_tree or tree_of(chosen.base)
-    report("lockstep", measure(base.resolve(), chosen.words, chosen.turns))
-    return 0
+def judge(case: str, was: list[Figures], now: list[Figures]) -> list[Row]:
+    """The quickest of each, as a ratio."""
+    before, after = min(was)[0], min(now)[0]
+    ratio = after / before
+    say(f"{case}: {before:.3f} to {after:.3f} us, {ratio:.3f}")
+    peer = ("base, us per message", before)
+    return [row(case, ratio, "ratio of us per message", BAR, low=True, peer=peer)]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_cases("lockstep", __doc__, CASES, cost, judge, sys.argv[1:]))

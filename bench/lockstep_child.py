@@ -132,14 +132,15 @@ async def mqtt(folder: Path, qos: int, count: int, rounds: int) -> float:
     support: Any = importlib.import_module("tests.support.mqtt")
 
     async with support.serving(folder, limits=MqttLimits(inflight=65535)) as node:
-        peer = await a_peer(connections.Connection, node.port)
+        hello = support.encode_packet(support.Connect(version=4, client_id="first"), 4)
+        peer = await a_peer(connections.Connection, node.port, hello)
 
         def joined(name: str) -> tuple[Any, Wire]:
             wire = Wire()
             connection = connections.Connection(node.hub, peer)
             connection.connection_made(wire)
-            hello = support.Connect(version=4, client_id=name)
-            connection.data_received(support.encode_packet(hello, 4))
+            joining = support.Connect(version=4, client_id=name)
+            connection.data_received(support.encode_packet(joining, 4))
             return connection, wire
 
         publishers, consumers = Side(), Side()
@@ -185,8 +186,11 @@ def pubacks(wire: Wire) -> bytes:
     return found
 
 
-async def a_peer(kind: Any, port: int) -> Any:
-    """What a connection is told of a peer: as a real one is."""
+async def a_peer(kind: Any, port: int, hello: bytes) -> Any:
+    """What a connection is told of a peer: as a real one is.
+
+    It says something: until then it waits in the lobby, and no connection is made for it.
+    """
     seen: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     begin = kind.__init__
 
@@ -195,8 +199,9 @@ async def a_peer(kind: Any, port: int) -> Any:
         begin(self, hub, peer)
 
     kind.__init__ = noted
-    await asyncio.open_connection("127.0.0.1", port)
-    peer = await seen
+    _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(hello)
+    peer = await asyncio.wait_for(seen, 10)
     kind.__init__ = begin
     return peer
 

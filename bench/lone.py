@@ -7,16 +7,12 @@ tree in turns. The value is the best block of 50 rounds: other work only ever ad
 
 from __future__ import annotations
 
-import argparse
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-from bench.against import tree_of
-from bench.report import ROOT, Row, data_dir, report, row, say
+from bench.report import Row, data_dir, row, say
+from bench.turns import Arguments, Figures, run_cases, run_child
 
-TURNS = 5
 CHILD = Path(__file__).with_name("lone_child.py")
 CASES = {
     # name: arguments of the child: durability, partitions, pairs, rounds
@@ -29,56 +25,24 @@ CASES = {
     "os, 100 publishers, 1 partition": ("os", "1", "100", "200"),
 }
 
-Figures = tuple[float, float]
-"""µs of CPU of a message, and µs that a round takes."""
+WHAT = ("us of CPU per message", "us of a round")
 
 
-def cost(tree: Path, arguments: tuple[str, ...]) -> Figures:
-    """One run on a tree."""
-    path = os.pathsep.join(map(str, (tree / "src", tree, ROOT)))
+def cost(tree: Path, arguments: Arguments) -> Figures:
+    """µs of CPU of a message, and µs that a round takes."""
     with data_dir("lone") as folder:
-        done = subprocess.run(
-            [sys.executable, CHILD, folder / "data", *arguments],
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise RuntimeError(f"{tree}, {arguments}: {done.stderr.strip()[-2000:]}")
-    cpu_us, wall_us = map(float, done.stdout.split()[-2:])
-    return cpu_us, wall_us
+        return run_child(tree, CHILD, (str(folder / "data"), *arguments), len(WHAT))
 
 
-def measure(base: Path, words: list[str], turns: int) -> list[Row]:
-    """Every case whose name has all the words."""
+def judge(case: str, was: list[Figures], now: list[Figures]) -> list[Row]:
+    """The best of each figure."""
     rows = []
-    for name, arguments in CASES.items():
-        if not all(word.lower() in name.lower() for word in words):
-            continue
-        was: list[Figures] = []
-        now: list[Figures] = []
-        for _turn in range(turns):
-            was.append(cost(base, arguments))
-            now.append(cost(ROOT, arguments))
-        for at, what in enumerate(("us of CPU per message", "us of a round")):
-            before, after = min(row[at] for row in was), min(row[at] for row in now)
-            say(f"{name}: {before:.1f} to {after:.1f} {what}")
-            rows.append(row(name, after, what, low=True, peer=(f"base, {what}", before)))
+    for at, what in enumerate(WHAT):
+        before, after = min(run[at] for run in was), min(run[at] for run in now)
+        say(f"{case}: {before:.1f} to {after:.1f} {what}")
+        rows.append(row(case, after, what, low=True, peer=(f"base, {what}", before)))
     return rows
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.lone", description=__doc__)
-    parser.add_argument("words", nargs="*", help="only cases whose name has all of these")
-    parser.add_argument("--base", default="HEAD~1", help="the commit to compare with")
-    parser.add_argument("--base-tree", type=Path, help="a folder with it, kernel compiled")
-    parser.add_argument("--turns", type=int, default=TURNS)
-    chosen = parser.parse_args(arguments)
-    base = chosen.base_tree or tree_of(chosen.base)
-    report("lone", measure(base.resolve(), chosen.words, chosen.turns))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_cases("lone", __doc__, CASES, cost, judge, sys.argv[1:]))

@@ -75,15 +75,16 @@ async def measure(
         name="main", captures=("#",), partitions=partitions, durability=Durability(durability)
     )
     async with support.serving(folder, settings=BrokerSettings(main=main)) as node:
-        peer = await a_peer(connections.Connection, node.port)
+        hello = support.encode_packet(support.Connect(version=4, client_id="first"), 4)
+        peer = await a_peer(connections.Connection, node.port, hello)
         waiting = Round()
 
         def joined(name: str) -> tuple[Any, Heard]:
             wire = Heard(waiting.told)
             connection = connections.Connection(node.hub, peer)
             connection.connection_made(wire)
-            hello = support.Connect(version=4, client_id=name)
-            connection.data_received(support.encode_packet(hello, 4))
+            joining = support.Connect(version=4, client_id=name)
+            connection.data_received(support.encode_packet(joining, 4))
             return connection.data_received, wire
 
         over = waiting.begin(2 * pairs)

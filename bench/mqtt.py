@@ -15,12 +15,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench import mqtt_resume
 from bench.report import ROOT, Row, child_environment, data_dir, median, report, row, say
+from onelog.kernel import probe_ring
 
 LOAD = ROOT / "build" / "mqttload"
 ROUNDS = 3
@@ -54,6 +55,11 @@ CASES: dict[str, tuple[tuple[str, ...], float, float | None]] = {
         1.5,
         None,
     ),
+}
+RING_BARS = {
+    # name: bar of messages per CPU-second, as a ratio, where sends go by io_uring
+    "100 pairs, one message each, QoS 0": 1.5,
+    "100 pairs, one message each, QoS 1": 1.65,
 }
 
 
@@ -171,11 +177,33 @@ def load(broker: Running, options: tuple[str, ...]) -> dict[str, float]:
 
 def compare(durability: str, ours: Running, peer: Running | None) -> list[Row]:
     """The throughput cases of one durability level."""
+    bars = {
+        name: os_bar if durability == "os" else fsync_bar
+        for name, (_options, os_bar, fsync_bar) in CASES.items()
+    }
+    return compare_cases(durability, bars, ours, peer)
+
+
+def ring(folder: Path, peer: Running | None) -> list[Row]:
+    """Lone messages where sends go by io_uring; nothing where the system has none for us."""
+    try:
+        probe_ring()
+    except OSError as error:
+        say(f"io_uring cannot be used here: {error}")
+        return []
+    with onelog(folder / "ring", "os", 'net.backend="io_uring"') as ours:
+        return compare_cases("os, io_uring", RING_BARS, ours, peer)
+
+
+def compare_cases(
+    durability: str, bars: Mapping[str, float | None], ours: Running, peer: Running | None
+) -> list[Row]:
+    """The throughput cases that have a bar."""
     rows: list[Row] = []
-    for name, (options, os_bar, fsync_bar) in CASES.items():
-        bar = os_bar if durability == "os" else fsync_bar
+    for name, bar in bars.items():
         if bar is None:
             continue
+        options = CASES[name][0]
         mine: list[dict[str, float]] = []
         theirs: list[dict[str, float]] = []
         for _round in range(ROUNDS):
@@ -266,6 +294,7 @@ def main() -> int:
         with onelog(folder / "os", "os") as ours:
             rows += compare("os", ours, peer)
             rows += latency(ours, peer)
+        rows += ring(folder, peer)
         with onelog(folder / "fsync", "fsync") as ours:
             rows += compare("fsync", ours, peer)
         rows += idle(folder)

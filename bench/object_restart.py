@@ -132,7 +132,7 @@ def measure() -> list[Row]:
             lines += [
                 row(
                     f"restart with {count:,} cold rows", median(times[cold]) / median(times[plain]),
-                    "x", TIME_BAR, low=True, peer=("without, s", median(times[plain])),
+                    "ratio", TIME_BAR, low=True, peer=("without, s", median(times[plain])),
                 ),
                 row(f"requests before ready, {count:,} rows", asked, "requests", REQUESTS_BAR,
                     low=True),

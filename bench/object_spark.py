@@ -9,32 +9,28 @@ The broker's CPU is that of its process while tasks read the store.
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 import onelog.spark
 from bench import spark_reads
-from bench.object_store import BUCKET, bench_server
+from bench.object_broker import cold_broker, cold_topic, cpu_s, wait_until_cold
+from bench.object_store import bench_server
 from bench.report import Row, data_dir, median, row, say, seconds
-from onelog.kafka_client import LATEST, Access, Client
 from tests.conformance.kafka_brokers import KafkaOnelog
-from tests.spark.topics import make_topic
 from tests.support.s3_server import S3Server
 
-ROUNDS = 5
-SIZE, COUNT = 1024, 400_000
-SEGMENT_BYTES = 24 << 20
-WAIT_S = 600.0
+ROUNDS = 3
+SIZE, COUNT = 1024, 240_000
+SEGMENT_BYTES = 16 << 20
 BARS = {"log": 1.0, "iceberg": 1.3}
 """How much faster than through the broker, by the format of the tier."""
 CPU_BAR = 0.05
 KEYS = ("s3.access-key-id", "s3.secret-access-key")
 
 
-def measure(formats: tuple[str, ...] = ("log",)) -> list[Row]:
+def measure(formats: tuple[str, ...] = tuple(BARS)) -> list[Row]:
     """The rows of the table; `formats` are those of tiers."""
     rows: list[Row] = []
     with data_dir("object-spark") as folder, bench_server(folder / "s3") as server:
@@ -64,49 +60,16 @@ def _session(folder: Path) -> SparkSession:
 
 
 def _measured(spark: SparkSession, server: S3Server, folder: Path, form: str) -> list[Row]:
-    folder.mkdir()
-    options = [f"{name}={value}" for name, value in server.store_options.items()]
-    broker = KafkaOnelog(
-        folder,
-        f"store.url=s3://{BUCKET}/{form}",
-        f"store.options={json.dumps(options)}",
-    )
+    broker = cold_broker(folder, server)
     broker.start()
     try:
-        topic = f"records-{form}"
-        settings = {
-            "remote.storage.enable": "true",
-            "onelog.tier.format": form,
-            "onelog.tier.commit.ms": "1000",
-            "segment.bytes": str(SEGMENT_BYTES),
-            "local.retention.bytes": "1",
-        }
-        if form == "log":
-            del settings["onelog.tier.commit.ms"]
-        make_topic(broker, topic, spark_reads.PARTITIONS, **settings)
-        address = f"127.0.0.1:{broker.port}"
-        spark_reads.fill(address, topic, SIZE, COUNT)
-        ends = wait_until_cold(address, topic)
+        topic, parts = f"records-{form}", spark_reads.PARTITIONS
+        cold_topic(broker, topic, form, partitions=parts, segment_bytes=SEGMENT_BYTES)
+        spark_reads.fill(f"127.0.0.1:{broker.port}", topic, SIZE, COUNT)
+        ends = wait_until_cold(broker, topic, parts)
         return _compared(spark, server, broker, topic, form, ends)
     finally:
         broker.stop()
-
-
-def wait_until_cold(address: str, topic: str) -> dict[int, int]:
-    """Where the cold part of each partition ends, when nearly all of it is cold."""
-    host, port = address.split(":")
-    deadline = time.monotonic() + WAIT_S
-    with Client(Access(servers=((host, int(port)),))) as client:
-        parts = [(topic, number) for number in range(spark_reads.PARTITIONS)]
-        last = client.offsets(dict.fromkeys(parts, LATEST))
-        while True:
-            found = {part: client.cold(*part, 0, last[part]) for part in parts}
-            ends = {part[1]: one.end if one else 0 for part, one in found.items()}
-            if all(ends[part[1]] > 0.7 * last[part] for part in parts):
-                return ends
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the tier is not done: {ends} of {last}")
-            time.sleep(1.0)
 
 
 def _compared(
@@ -141,11 +104,13 @@ def _compared(
             if how == "broker":
                 broker.stop()
                 broker.start()
-            used = cpu_s(broker)
+            assert broker.process is not None
+            pid = broker.process.pid
+            used = cpu_s(pid)
             took = seconds(lambda: spark_reads.drain(read(how)))  # noqa: B023 - called at once
             if number:  # the first round warms up
                 times.append(took)
-                shares += [(cpu_s(broker) - used) / took] if how == "store" else []
+                shares += [(cpu_s(pid) - used) / took] if how == "store" else []
     for how, times in taken.items():
         rate = count * SIZE / median(times) / 1e6
         say(f"{form}, {how}: {rate:,.0f} MB/s ({', '.join(f'{one:.2f}' for one in times)})")
@@ -160,10 +125,3 @@ def _compared(
         ),
         row(f"the broker's CPU meanwhile ({form})", median(shares), "cores", CPU_BAR, low=True),
     ]
-
-
-def cpu_s(broker: KafkaOnelog) -> float:
-    """Seconds of CPU that the broker's process has used."""
-    assert broker.process is not None
-    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -42,3 +42,8 @@ def batches(base: int, count: int, *, records: int = 16, size: int = 1000) -> li
 def put_log(store: ObjectStore, name: str, made: Sequence[bytes], base: int, end: int) -> Row:
     """A piece without a topic index."""
     return put_piece(store, name, base, end, made, index_topics=False)
+
+
+def moved(batch: bytes, base: int) -> bytes:
+    """The same batch at another offset, which its CRC does not cover."""
+    return base.to_bytes(8, "big") + batch[8:]

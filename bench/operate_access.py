@@ -27,7 +27,7 @@ def measure(words: tuple[str, ...] = ()) -> list[Row]:
         best = {"0": float("inf"), str(RULES): float("inf")}
         for turn in range(TURNS):
             for rules in list(best)[:: -1 if turn % 2 else 1]:
-                best[rules] = min(best[rules], cost(ROOT, (*arguments, rules)))
+                best[rules] = min(best[rules], *cost(ROOT, (*arguments, rules)))
         none, many = best.values()
         say(f"{name}: {none:.3f} to {many:.3f} us, {many / none:.3f}")
         peer = ("no rules, us per message", none)

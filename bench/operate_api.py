@@ -4,7 +4,7 @@ Rules: MQTT clients that are logged in send 1,000 messages a second. Their p99 w
 asks for all that a console and a metrics collector ask for, as often as it is answered, is beside
 the p99 of the same broker when nobody asks. Runs alternate, so that a machine that gets slower is
 slower for both; the median of each counts. The API takes a share of the event loop: how many
-answers it gave meanwhile is reported beside it.
+answers it gave meanwhile is reported beside it. After the load, the median of some answers counts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bench.report import Row, data_dir, median, row, say
 
 P99_BAR = 1.5
 ROUNDS = 5
+AFTER = 7
 PACED = ("-x", "-r", "1000", "-w", "0.5")
 MEASURED_S = 4.0
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,14 @@ def asked(port: int) -> Iterator[None]:
     finally:
         asking.terminate()
         asking.wait()
+
+
+def overview_s(port: int) -> float:
+    """How long an overview takes, on a connection of its own."""
+    status, _body, took = fetch(port, "/api/v1/overview")
+    if status != 200:
+        raise SystemExit(f"GET /api/v1/overview answered {status} after the load")
+    return took
 
 
 def measure() -> list[Row]:
@@ -60,14 +69,13 @@ def measure() -> list[Row]:
                 alone.append(p99(f"alone{number}"))
                 with asked(admin):
                     busy.append(p99(f"busy{number}"))
-            status, _body, took = fetch(admin, "/api/v1/overview")
-            if status != 200:
-                raise SystemExit(f"GET /api/v1/overview answered {status} after the load")
+            took = [overview_s(admin) for _request in range(AFTER)]
+    say(f"overview after the load: {', '.join(f'{one * 1000:.1f}' for one in took)} ms")
     ratio = median(busy) / median(alone)
     said = ("nobody asks, us", median(alone))
     rows = [
         row("admin API under load: MQTT p99", ratio, "ratio", P99_BAR, low=True, peer=said),
-        row("admin API after the load: overview", took * 1000, "ms", 250.0, low=True),
+        row("admin API after the load: overview", median(took) * 1000, "ms", 250.0, low=True),
     ]
     for line in rows:
         say(f"{line['name']}: {line['value']:,.2f} {line['unit']}")

@@ -17,9 +17,10 @@ from bench.report import Row
 OURSELVES = (
     "base", "without", "before", "nobody asks", "no rules", "no consumer", "one queue",
     "backlog of", "our ", "interpreted", "MQTT to MQTT", "wildcard cursor", "bytes of the store",
-    "CPU of the broker", "append of the same rows", "load",
+    "CPU of the broker", "append of the same rows", "load", "raw ", "plain Parquet", "the model",
+    "through the broker",
 )  # fmt: skip
-"""How sides begin that are OneLog itself; they are beside a figure, but no peers."""
+"""How sides begin that are OneLog itself, or what it stands on; they are no peers."""
 LESS_IS_BETTER = re.compile(r"(ns|us|ms|s|B|KB|MB|GB|%)(?=$|[ ]|/msg|/request)")
 TAILS = (": per CPU",)
 

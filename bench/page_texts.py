@@ -95,6 +95,18 @@ BENCHES: dict[str, About] = {
         (("OneLog", "the default, `fsync`, unless a row names another"),),
         "make bench-operate",
     ),
+    "object": About(
+        "The log in an object store",
+        "Tiers, tables and the engine `object` on SeaweedFS on the same machine, beside raw"
+        " requests of the same sizes and threads, beside plain Parquet, and beside the same broker"
+        " without them. A store far away is slower, and takes no processor from the broker.",
+        (
+            ("OneLog, engine `object`", "in the store before the answer"),
+            ("OneLog, tiers and tables", "sealed segments; `os` before the answer"),
+            ("raw requests", "the library obstore alone, by threads"),
+        ),
+        "make bench-object",
+    ),
     "growth": About(
         "Growth",
         "What a message costs when there is ten times more of everything else. Flat is good; where"
@@ -108,6 +120,19 @@ BENCHES: dict[str, About] = {
             ("Apache Kafka", "in the page cache before the answer"),
         ),
         "make bench-growth",
+    ),
+    "cluster": About(
+        "Three nodes",
+        "Three replicas beside one, and beside three nodes of Apache Kafka; then what a producer"
+        " sees while a node or etcd is lost. Producers ask for `acks=all`, and two of three"
+        " replicas have to be in sync. All nodes share one machine.",
+        (
+            ("OneLog, `os`", "in the page cache of two nodes before the answer"),
+            ("OneLog, `fsync`", "on the disk of two nodes before the answer"),
+            ("Apache Kafka", "in the page cache of two nodes; with `fsync` the same as ours, by"
+             " `flush.messages=1`"),
+        ),
+        "make bench-cluster",
     ),
     "lockstep": About(
         "CPU of a message beside an earlier commit",

@@ -20,6 +20,8 @@ from tests.conformance.kafka_brokers import KafkaOnelog
 ROUNDS = 5
 SIZES = {"1 KB": (1024, 300_000), "100 B": (100, 1_000_000)}
 """Bytes of a value, and how many."""
+KAFKA_BARS = {"100 B": 1.0}
+"""The bar of our rows a second beside those of Spark's Kafka sink, by size."""
 TASKS = 4
 
 _numbers = itertools.count()
@@ -72,6 +74,7 @@ def writes(spark: SparkSession, folder: Path, address: str, name: str) -> list[R
                 f"write {name} rows beside Spark's Kafka sink",
                 rates["onelog"] / rates["Kafka sink"],
                 "ratio",
+                KAFKA_BARS.get(name),
                 peer=("Spark's Kafka sink, rows/s", rates["Kafka sink"]),
             )
         )

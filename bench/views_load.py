@@ -87,13 +87,15 @@ def load(
     topic: str,
     options: Sequence[str],
     within_s: float,
+    before: Sequence[str] = (),
 ) -> Run:
-    """One run; a letter is a client, as `viewload.c` says."""
+    """One run; a letter is a client, as `viewload.c` says. `before` stands before its command."""
     ports = f"{target.mqtt}:{target.kafka}:{target.amqp}"
     extra = f"pub={publisher} subs={subscribers} ports={ports} topic={topic}"
     command = [
-        str(LOAD), "-X", extra, "-S", str(len(subscribers)), "-q", "1", "-l", str(PAYLOAD_BYTES),
-        "-c", ",".join(map(str, target.pids)), "-t", str(within_s), *options,
+        *before, str(LOAD), "-X", extra, "-S", str(len(subscribers)), "-q", "1",
+        "-l", str(PAYLOAD_BYTES), "-c", ",".join(map(str, target.pids)), "-t", str(within_s),
+        *options,
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=within_s + GRACE_S, check=False

@@ -26,6 +26,9 @@ TOGETHER = {
     "tests/conformance/test_kafka_clients_": "clients of Kafka",  # two of them are JVMs
 }
 
+FOR_LONG = ("fault_long", "kafka_peer", "kafka_cluster", "rabbitmq_peer", "spark_slow", "package")
+"""Marks of tests that may take as long as they need: `make test` has none of them."""
+
 APART = ("tests/fuzz/", "tests/simulation/")
 """Each test is a share of its own: they share nothing and compute for long."""
 
@@ -57,6 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: first.index(share) if (share := share_of(item.nodeid)) in first else 99
     )
+    for item in items:
+        if any(mark.name in FOR_LONG for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.timeout(0))
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +82,8 @@ def cold_logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if not request.config.getoption("--cold"):
         yield
         return
+    if request.node.get_closest_marker("warm"):
+        pytest.skip("it says what holds of bytes that are at hand")
     engines = make_cold(monkeypatch)
     yield
     found = {row for engine in engines for row in engine.in_loop}

@@ -129,6 +129,9 @@ HELD: dict[str, dict[str, tuple[str, ...]]] = {
         "tests/fault/test_views_kill9.py": (
             "test_views_of_every_protocol_outlive_kill_9_in_the_middle_of_a_mixed_run",
         ),
+        "tests/fault/test_store_soak.py": (
+            "test_nothing_is_lost_or_doubled_while_the_store_is_killed_again_and_again",
+        ),
     },
     "memory or descriptors grow": {
         "tests/fault/test_overload.py": (

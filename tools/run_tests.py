@@ -1,8 +1,9 @@
 """Runs pytest for `make test`: what failed is run once more, and what passes only then is counted.
 
-Usage: `python tools/run_tests.py [pure] [checked] all [arguments of pytest]`. `pure` runs the unit
-tests with the interpreted kernel, `checked` the kernel's own with memory that shows who uses what
-was freed; the arguments are for `all`.
+Usage: `python tools/run_tests.py [pure] [checked] [cold] all [arguments of pytest]`. `pure` runs
+the unit tests with the interpreted kernel, `checked` the kernel's own with memory that shows who
+uses what was freed, `cold` those of the protocols on logs whose first read of everything is cold;
+the arguments are for `all`.
 
 Rules: the suite starts real processes and waits for real clocks, so a busy machine is given a
 second look. A test that passes only then still wants mending: each is named, and more than a few of
@@ -33,9 +34,24 @@ TESTS_FAILED: Final = 1
 KERNEL_TESTS: Final = tuple(
     str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/contract/test_*kernel*.py"))
 )
+COLD_TESTS: Final = tuple(
+    f"tests/unit/test_{name}.py"
+    for name in (
+        "amqp_commits", "amqp_elections", "amqp_idle_queue", "amqp_large", "amqp_leaving",
+        "amqp_small_frames", "amqp_unread", "broker_meter", "kafka_admin_configs",
+        "kafka_admin_topics", "kafka_admin_views", "kafka_answer_room", "kafka_client_storage",
+        "kafka_cold_views", "kafka_fetch", "kafka_group_offsets", "kafka_leaders",
+        "kafka_long_fetch", "kafka_nodes", "kafka_turns", "kafka_txn_shards",
+        "kafka_views_elsewhere", "mqtt_aliases", "mqtt_convoy", "mqtt_delayed", "mqtt_elections",
+        "mqtt_one_read", "mqtt_permission", "mqtt_retained", "mqtt_rewrite", "mqtt_rules",
+        "mqtt_shares", "mqtt_wills",
+    )
+)  # fmt: skip
+"""Tests of brokers in this process that read what was written; together less than a minute."""
 RUNS: Final = {
     "pure": ({"ONELOG_PURE": "1"}, ("tests/unit",)),
     "checked": ({"PYTHONMALLOC": "debug"}, KERNEL_TESTS),
+    "cold": ({}, ("--cold", *COLD_TESTS)),
     "all": ({}, ()),
 }
 

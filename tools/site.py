@@ -18,12 +18,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
+WORKER = ROOT / "tools" / "site_worker.js"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)[^)]*\)")
 
 
 def assemble(target: Path) -> None:
     """Copy the pages, and the files of the repository that they link to."""
     shutil.copytree(ROOT / "docs", target / "docs")
+    (target / "iframe-worker").mkdir()
+    shutil.copy2(WORKER, target / "iframe-worker" / WORKER.name)
     for name in FIRST:
         shutil.copy2(ROOT / name, target / name)
     for page in sorted((ROOT / "docs").rglob("*.md")):
@@ -59,6 +62,8 @@ def settings(pages: Path, target: Path) -> dict[str, Any]:
         "nav": navigation((ROOT / "docs" / "index.md").read_text()),
         "not_in_nav": "/docs/index.md\n",
         "plugins": ["search", "offline"],  # it also works from a folder, without a server
+        # The name keeps the plugin from a script of another machine.
+        "extra": {"polyfills": [f"iframe-worker/{WORKER.name}"]},
         "theme": {
             "name": "material",
             "font": False,

@@ -42,7 +42,7 @@ export function compact(value: number | null | undefined): string {
 export function rate(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0/s";
-  return value < 10 ? `${value.toFixed(1)}/s` : `${compact(value)}/s`;
+  return value < 9.95 ? `${value.toFixed(1)}/s` : `${compact(value)}/s`;
 }
 
 export function bytes(value: number | null | undefined): string {
@@ -96,4 +96,26 @@ export function ago(ms: number | null | undefined): string {
 
 export function plural(count: number, one: string, many = `${one}s`): string {
   return `${whole(count)} ${count === 1 ? one : many}`;
+}
+
+const UNBOUNDED = 2 ** 63;
+/** Endings of keys, and how their numbers are written for people. */
+const SCALES: readonly (readonly [ending: RegExp, write: (value: number) => string])[] = [
+  [/(^|[._])ms(_max|_min)?$/, duration],
+  [/(^|[._])bytes(_max|_min)?$|bytes_per_s$/, bytes],
+];
+
+/** A setting as people read it. -1, and the greatest number of 64 bits, stand for no bound; -2 for the same as of all records. */
+export function setting(key: string, value: unknown): string {
+  if (value === null || value === "") return "–";
+  if (typeof value === "number") {
+    const scale = SCALES.find(([ending]) => ending.test(key))?.[1];
+    if (value >= UNBOUNDED || (scale !== undefined && value === -1)) return "no bound";
+    if (scale !== undefined && value === -2) return "as all records";
+    return scale === undefined || value < 0 ? String(value) : value === 0 ? "0" : scale(value);
+  }
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "string") return short(value);
+  if (Array.isArray(value)) return value.length === 0 ? "–" : short(value.map(String).join(", "));
+  return short(JSON.stringify(value));
 }

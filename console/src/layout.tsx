@@ -1,6 +1,7 @@
 // The frame around every page: navigation, who is logged in, alarms, keys.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
+import { useAsk } from "./api/hooks";
 import { useLive } from "./api/live";
 import { short } from "./format";
 import icon from "./icon.svg";
@@ -11,6 +12,7 @@ import { useSession } from "./session";
 import { Badge, type Tone } from "./ui/basics";
 import { turnTheme, useTheme } from "./ui/theme";
 
+const RULES_MS = 30_000;
 const GROUPS = [...new Set(PAGES.map((page) => page.group))];
 const TONES: Readonly<Record<string, Tone>> = { ok: "good", degraded: "warn", failing: "bad" };
 
@@ -85,6 +87,8 @@ function Banners(): JSX.Element | null {
   const { session } = useSession();
   const live = useLive();
   const lost = !live.connected && live.history.length > 0;
+  const rules = useAsk("GET /access", session.role === "admin" ? null : {}, RULES_MS);
+  const hides = session.role !== "admin" && rules.data?.open === false;
   return (
     <>
       {lost && <div class="banner">The broker does not answer. What you see may be old.</div>}
@@ -94,6 +98,14 @@ function Banners(): JSX.Element | null {
             There are no users yet: everybody on this machine may do everything.
           </span>
           <a href={link("access", { tab: "users" })}>Make the first administrator</a>
+        </div>
+      )}
+      {hides && (
+        <div class="banner">
+          <span>
+            Access rules are in force: you see what {short(session.name, 40)} has a right to, and there
+            may be more.
+          </span>
         </div>
       )}
     </>

@@ -26,6 +26,7 @@ export const PAGES: readonly PageRow[] = [
   row("messages", "Messages", "Now", "m", () => import("./pages/messages")),
   row("topics", "Topics", "Log", "t", () => import("./pages/topics")),
   row("streams", "Streams", "Log", "s", () => import("./pages/streams")),
+  row("storage", "Storage", "Log", "h", () => import("./pages/storage")),
   row("cursors", "Cursors", "Log", "c", () => import("./pages/cursors")),
   row("connections", "Connections", "Protocols", "n", () => import("./pages/connections")),
   row("sessions", "MQTT", "Protocols", "q", () => import("./pages/sessions")),

@@ -4,7 +4,7 @@ Run it: make example-one-copy, or .venv/bin/python examples/one-copy/run.py [--f
 
 The bucket is a folder of the store. The second broker has a clock that is a week ahead: by then the
 history has left the disk. The exit code is 0 when everybody saw each message exactly once, and each
-message lies in the bucket exactly once.
+message lies in the bucket exactly once: its files hold every offset once, and few bytes besides.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from broker import Ports, ask, running  # noqa: E402 - beside this file
+from bucket import NotOnce, check_once  # noqa: E402
 from clients import publish, replay  # noqa: E402
 
 STREAM, WEEK_DAYS = "plant", 7
@@ -35,19 +36,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--format", choices=("log", "iceberg", "delta"), default="iceberg")
     parser.add_argument("--no-sql", action="store_true", help="leave the SQL part away (no Spark)")
+    parser.add_argument("--readings", type=int, default=READINGS, help="messages of each device")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run(Path(folder), chosen.format, with_sql=not chosen.no_sql)
+        run(Path(folder), chosen.format, chosen.readings, with_sql=not chosen.no_sql)
 
 
-def run(folder: Path, form: str, *, with_sql: bool) -> None:
+def run(folder: Path, form: str, readings: int, *, with_sql: bool) -> None:
     (folder / "bucket").mkdir()  # a store that is not there may be a disk that is not mounted
     with running(folder) as ports:
         make_stream(folder, form)
-        sent = publish(ports.mqtt, DEVICES, READINGS)
+        sent = publish(ports.mqtt, DEVICES, readings)
         print(f"monday: {DEVICES} devices sent {sent.messages:,} messages by MQTT,"
               f" {sent.value_bytes:,} bytes of values")  # fmt: skip
         print_places(folder, ports)
+        log_bytes = sum(row["size_bytes"] for row in parts(ports, "partitions"))
     with running(folder, days=WEEK_DAYS) as ports:
         wait_until_moved(ports)
         print(f"{WEEK_DAYS} days later: the history is in the bucket, and no longer on the disk")
@@ -56,6 +59,7 @@ def run(folder: Path, form: str, *, with_sql: bool) -> None:
         check("a Kafka group that is new", seen.by_device, sent.by_device)
         if with_sql:
             check("SQL, over the same files", by_sql(folder, ports), sent.by_device)
+        check_bucket(folder, ports, sent.messages, log_bytes)
     print("each message was written once, moved once, and read by both")
 
 
@@ -123,6 +127,19 @@ def check(who: str, found: Counter[str], wanted: Counter[str]) -> None:
     if found != wanted:
         raise SystemExit(f"{who} saw {found.total():,} messages, and not {wanted.total():,}")
     print(f"  {who}: {found.total():,} messages of {len(found)} devices, each once")
+
+
+def check_bucket(folder: Path, ports: Ports, messages: int, log_bytes: int) -> None:
+    """Each message lies in the bucket exactly once."""
+    ends = {row["partition"]: row["end_offset"] for row in parts(ports, "partitions")}
+    if sum(ends.values()) != messages:
+        raise SystemExit(f"the stream has {sum(ends.values()):,} records, and not {messages:,}")
+    try:
+        size = check_once(folder / "bucket", ends, log_bytes)
+    except NotOnce as problem:
+        raise SystemExit(str(problem)) from None
+    print(f"  the bucket: {messages:,} messages, each once, in {size:,} bytes;"
+          f" the log had {log_bytes:,}")  # fmt: skip
 
 
 if __name__ == "__main__":

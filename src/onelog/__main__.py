@@ -14,11 +14,12 @@ from onelog.config import Loaded
 if TYPE_CHECKING:
     from onelog.backup.repository import Progress
     from onelog.backup.restored import Restored, RestoreRequest
+    from onelog.cluster.moving import MovedMetadata
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:], _serve, _run_offline, _restore))
+    sys.exit(run(sys.argv[1:], _serve, _run_offline, _restore, _init_cluster))
 
 
 def _serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
@@ -38,6 +39,12 @@ def _restore(request: RestoreRequest, progress: Progress) -> Restored:
     from onelog.assembly import restore_backup  # noqa: PLC0415
 
     return restore_backup(request, progress)
+
+
+def _init_cluster(loaded: Loaded) -> MovedMetadata:
+    from onelog.cluster_assembly import init_cluster  # noqa: PLC0415
+
+    return init_cluster(loaded.config)
 
 
 if __name__ == "__main__":

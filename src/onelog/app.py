@@ -10,50 +10,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import platform
-import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import onelog
 from onelog import kernel
 from onelog.admin.api.desk import AdminDesk, Opened
-from onelog.admin.application import build_application
+from onelog.admin.application import BODY, build_application
 from onelog.admin.contract import ListenerInfo, ServerInfo
 from onelog.admin.passes import SUBJECT as PASSES
 from onelog.admin.passes import run_pass_command
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import HttpServer
-from onelog.assembly import open_broker, open_metadata, security_settings, with_store
+from onelog.assembly import broker_settings, open_broker, open_metadata, security_settings
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
 from onelog.base.errors import ConfigError, Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.base.networks import is_loopback
-from onelog.base.process import share_the_interpreter, spare_the_collector
+from onelog.base.process import (
+    keep_freed_memory,
+    raise_open_files_limit,
+    reserve_descriptors,
+    share_the_interpreter,
+    spare_the_collector,
+)
 from onelog.broker import (
-    MAIN,
     AppendSpans,
     AuditTrail,
     Broker,
-    BrokerSettings,
-    Durability,
     NotedPublisher,
-    Retention,
     Spans,
-    StreamConfig,
     audit_reading,
     backup_commands,
     stream_commands,
     view_commands,
 )
 from onelog.broker.audited import AuditedCommands, take_kept
-from onelog.config import Config, Loaded
+from onelog.config import Loaded
+from onelog.config.cluster import is_meta_only
+from onelog.config.listeners import reached_urls
 from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
@@ -61,7 +62,6 @@ from onelog.net.binding import listener_tls
 from onelog.net.control import ControlServer
 from onelog.net.sockets import chosen_backend
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
-from onelog.queues.addresses import STREAM_PREFIX
 from onelog.security import ban_commands, token_commands
 from onelog.security import commands as user_commands
 from onelog.security.access import commands as access_commands
@@ -72,41 +72,13 @@ from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
 from onelog.serving.pipelines import pipeline_rows
 from onelog.storage.lock import lock_data_dir
 
+if TYPE_CHECKING:
+    from onelog.cluster.seen import ClusterDesk
+    from onelog.cluster_assembly import ClusterNode
+
 _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
-_HELPER_BYTES_MIN: Final = 8 * 1024 * 1024
-"""Smaller compactions are done before a helper process has started."""
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-
-
-def broker_settings(config: Config) -> BrokerSettings:
-    """What the configuration says to the broker."""
-    defaults, main = config.defaults.stream, config.main
-    settings = BrokerSettings(
-        main=StreamConfig(
-            name=MAIN,
-            captures=("#",),
-            partitions=main.partitions,
-            engine=defaults.engine,
-            durability=Durability(defaults.durability),
-            retention=Retention(age_ms=main.retention_age_ms, bytes=main.retention_bytes),
-            message_bytes_max=defaults.message_bytes_max,
-            segment_bytes=defaults.segment_bytes,
-            segment_age_ms=defaults.segment_age_ms,
-            tier=stream_commands.default_tier(defaults),
-        ),
-        helper_bytes_min=_HELPER_BYTES_MIN,
-        checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
-        internal_partitions=config.internal.partitions,
-        page_cache_bytes=config.limits.page_cache_bytes,
-        traced=bool(config.tracing.endpoint),
-        quota_burst_s=config.security.quotas.burst_ms / 1000,
-        quota_patience_s=config.security.quotas.patience_ms / 1000,
-        reserved=(STREAM_PREFIX,),
-    )
-    return with_store(settings, config.store)
 
 
 class Server:
@@ -120,6 +92,8 @@ class Server:
         self._state = "starting"
         self._listeners: list[ListenerInfo] = []
         self._store: MetadataStore | None = None
+        self._cluster: ClusterNode | None = None
+        """None: this node is on its own."""
         self._stop = asyncio.Event()
         self.health = Health()
         self.health.register("state", lambda: None if self._state == "running" else self._state)
@@ -143,12 +117,17 @@ class Server:
         desk = AdminDesk(self.health, self.info, self.troubles, self._clock)
         self.metrics.register("loop", desk.lag.samples)
         with lock_data_dir(Path(self._loaded.config.data_dir)), desk.lag.measured():
+            if is_meta_only(self._loaded.config.node.roles):
+                await self._run_meta(desk, on_ready)
+                return
             async with (
                 self._admin(desk) as admin_end,
                 self._protocols() as protocols,
+                self._clustered(),
                 self._broker() as broker,
             ):
                 if broker is not None and not self._stop.is_set():
+                    cluster = self._sight()
                     async with (
                         self._audit(broker),
                         self._security(broker, desk) as (authenticator, tokens),
@@ -162,6 +141,7 @@ class Server:
                                 tokens=tokens,
                                 protocols={name: row.desk for name, row in protocols.items()},
                                 loaded=self._loaded,
+                                cluster=cluster,
                                 pipelines=partial(
                                     pipeline_rows, Path(self._loaded.config.data_dir)
                                 ),
@@ -172,11 +152,22 @@ class Server:
                         spare_the_collector()
                         on_ready(self.info())
                         await self._until_stop_or(admin_end)
+                        if self._cluster is not None:
+                            await self._cluster.leave()
                         await desk.close()
                 if not self._stop.is_set():
                     raise Unavailable("the admin listener ended by itself")
                 _log.info("stopping")
         _log.info("stopped", uptime_s=round(self._clock.monotonic() - self._started_at, 1))
+
+    async def _run_meta(self, desk: AdminDesk, on_ready: Callable[[ServerInfo], None]) -> None:
+        """A node that only runs a member of etcd: there is no broker, and no protocol."""
+        async with self._admin(desk) as admin_end, self._clustered():
+            self._state = "running"
+            on_ready(self.info())
+            await self._until_stop_or(admin_end)
+        if not self._stop.is_set():
+            raise Unavailable("the admin listener ended by itself")
 
     def _listening(self, listener: Listener, url: str) -> None:
         self._listeners.append(ListenerInfo(name=listener.name, address=listener.address, url=url))
@@ -207,6 +198,7 @@ class Server:
                 settings.connections_max,
                 asks_who=True,
                 tls=tls,
+                body=BODY,
             )
             self.metrics.register("admin", server.samples)
             try:
@@ -238,13 +230,52 @@ class Server:
                 self.metrics.register(name, server.samples)
             yield servers
 
+    @contextlib.asynccontextmanager
+    async def _clustered(self) -> AsyncIterator[None]:
+        """This node in its cluster, if there is one; it leaves after the broker has closed."""
+        config = self._loaded.config
+        if config.cluster.mode == "single":
+            yield
+            return
+        from onelog.cluster_assembly import clustered  # noqa: PLC0415 - only where it is chosen
+
+        def taken() -> None:
+            if not self._stop.is_set():
+                self.request_stop()
+
+        async with clustered(config, self.troubles, taken) as self._cluster:
+            yield
+
+    def _sight(self) -> ClusterDesk | None:
+        """What this node sees of its cluster, if there is one."""
+        if self._cluster is None:
+            return None
+        sight = self._cluster.sight()
+        self.metrics.register("cluster", sight.samples)
+        return sight
+
     async def _open_broker(self) -> Broker:
         config, data_dir = self._loaded.config, Path(self._loaded.config.data_dir)
         settings = broker_settings(config)
-        store = self._store = await open_metadata(config, settings, self._clock, self.troubles)
+        opening = (
+            open_metadata(config, settings, self._clock, self.troubles)
+            if self._cluster is None
+            else self._cluster.open_metadata()
+        )
+        store = self._store = await opening
         try:
+            nodes = None
+            if self._cluster is not None:
+                urls = {row.name: row.url for row in self._listeners}
+                nodes = await self._cluster.nodes(reached_urls(config.listeners, urls))
             return await open_broker(
-                data_dir, settings, self._clock, store=store, troubles=self.troubles, config=config
+                data_dir,
+                settings,
+                self._clock,
+                store=store,
+                troubles=self.troubles,
+                config=config,
+                nodes=nodes,
             )
         except BaseException:
             await store.close()
@@ -269,6 +300,8 @@ class Server:
         finally:
             if broker is not None:
                 await broker.close()
+                if self._cluster is not None:
+                    self._cluster.is_clean = True
 
     @contextlib.asynccontextmanager
     async def _audit(self, broker: Broker) -> AsyncIterator[None]:
@@ -443,6 +476,7 @@ def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
         _log.warning(kernel_warning())
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
     raise_open_files_limit(loaded.config.limits.open_files_max)
+    reserve_descriptors()
     keep_freed_memory()
     share_the_interpreter()
 
@@ -464,24 +498,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         _log.warning("uvloop is not installed: the slower asyncio loop is used")
         return None
     return uvloop.new_event_loop
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep what a pass of the loop frees, for the next pass.
-
-    It would give buffers of a few hundred KB back to the system and fault them in again at once:
-    fan-out of QoS 1 to many was seven times slower so (measured). Elsewhere nothing happens.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_TRIM_THRESHOLD, 128 * 1024 * 1024)
-        libc.mallopt(_M_MMAP_THRESHOLD, 4 * 1024 * 1024)
-
-
-def raise_open_files_limit(wanted: int) -> None:
-    """Lift the soft limit of open files towards `wanted`: every open segment needs one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,12 +22,17 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands, failed
 from onelog.base.errors import ConfigError, StorageError, Unavailable
 from onelog.broker import (
+    MAIN,
     Authorizer,
     Broker,
     BrokerSettings,
+    ClusterNodes,
     ColdFormat,
+    Durability,
     NamedViews,
     Quotas,
+    Retention,
+    StreamConfig,
     TierLimits,
     audit_reading,
     backup_commands,
@@ -36,6 +41,7 @@ from onelog.broker import (
 )
 from onelog.broker.audited import command_event, keep_event
 from onelog.broker.objects import CacheSettings
+from onelog.cluster.identity import FILE as NODE_FILE
 from onelog.config.model import Config, Security
 from onelog.config.model import Tokens as TokenKeys
 from onelog.config.store import Store as StoreKeys
@@ -48,7 +54,9 @@ from onelog.net.binding import words
 from onelog.object_assembly import METADATA_COPY, ObjectAssembly, named_store, open_stored_metadata
 from onelog.objects.counts import Prices
 from onelog.objects.store import StoreSettings
+from onelog.objects.sweeping import store_now_ms
 from onelog.observe.troubles import Troubles
+from onelog.queues.addresses import STREAM_PREFIX
 from onelog.restoring import restore
 from onelog.security import ban_commands, token_commands
 from onelog.security import commands as user_commands
@@ -74,6 +82,9 @@ if TYPE_CHECKING:
     from onelog.objects.store import ObjectStore
     from onelog.storage.cold import RunCache
     from onelog.storage.tiered import StoredPartition, TieredEngine
+
+_HELPER_BYTES_MIN: Final = 8 * 1024 * 1024
+"""Smaller compactions are done before a helper process has started."""
 
 
 async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
@@ -112,8 +123,8 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
     """
 
     async def run() -> bytes:
-        if await asyncio.to_thread((data_dir / METADATA_COPY).exists):
-            return await _needs_server(data_dir, command)  # what counts lies in the object store
+        if await asyncio.to_thread(_lies_elsewhere, data_dir):
+            return await _needs_server(data_dir, command)
         clock, threads = SystemClock(), HashThreads()
         store = await open_store(data_dir, clock)
         try:
@@ -143,6 +154,12 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
 
     with lock_data_dir(data_dir):
         return asyncio.run(run())
+
+
+def _lies_elsewhere(data_dir: Path) -> bool:
+    """Whether the metadata is in the object store or in etcd."""
+    is_node = (data_dir / NODE_FILE).exists() and not (data_dir / "metadata.db").exists()
+    return is_node or (data_dir / METADATA_COPY).exists()
 
 
 def security_settings(chosen: Security) -> SecuritySettings:
@@ -237,7 +254,7 @@ async def _needs_server(data_dir: Path, _command: bytes) -> bytes:
         Unavailable(
             f"no server runs on {str(data_dir)!r}: start it with `onelog serve`; streams are made"
             " and changed, backups are made, and the audit trail is read, while it runs; so is"
-            " everything else if metadata.url = 'store'"
+            " everything else if metadata.url = 'store' or cluster.mode = 'etcd'"
         )
     )
 
@@ -255,7 +272,7 @@ def _restored_engines(data_dir: Path) -> Mapping[str, Engine]:
     }
 
 
-async def open_broker(
+async def open_broker(  # noqa: PLR0913 - each is named by the caller
     data_dir: Path,
     settings: BrokerSettings,
     clock: Clock,
@@ -265,6 +282,7 @@ async def open_broker(
     quotas: Quotas | None = None,
     troubles: Troubles | None = None,
     config: Config | None = None,
+    nodes: ClusterNodes | None = None,
 ) -> Broker:
     """Open the broker on a data directory, recovering what is there; it closes the store."""
     if store is None:
@@ -287,8 +305,8 @@ async def open_broker(
         "kv": LazyEngine(kv_root.exists, lambda: _open_kv(kv_root, clock)),
     }
     engine = None
-    if objects is not None and cache is not None:
-        engine = ObjectAssembly(objects, cache, settings, config or Config(), clock)
+    if objects is not None and cache is not None and tiers is not None:
+        engine = ObjectAssembly(objects, cache, settings, config or Config(), clock, tiers)
         engines["object"] = await engine.lazy(store)
     broker = await Broker.open(
         store,
@@ -299,6 +317,7 @@ async def open_broker(
         quotas=quotas,
         troubles=troubles,
         scratch=data_dir / "backup.tmp",
+        nodes=nodes,
     )
     broker.objects.store = objects
     if tiers is not None:
@@ -328,6 +347,8 @@ def _restoring(
         broker.streams,
         stored,
         lambda part: restoring.restore_partition(objects, segment, part, STATE_NAME),
+        store_now_ms=lambda: store_now_ms(objects),
+        house=tiers.house,
     )
 
 
@@ -384,6 +405,37 @@ def _tiered(
     return TieredEngine(
         inner, objects, cache, data_dir / "tiers", clock, bringing=bringing, tables=lake
     )
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """What the configuration says to the broker."""
+    defaults, main = config.defaults.stream, config.main
+    settings = BrokerSettings(
+        node=config.node.id,
+        main=StreamConfig(
+            name=MAIN,
+            captures=("#",),
+            partitions=main.partitions,
+            engine=defaults.engine,
+            durability=Durability(defaults.durability),
+            retention=Retention(age_ms=main.retention_age_ms, bytes=main.retention_bytes),
+            message_bytes_max=defaults.message_bytes_max,
+            segment_bytes=defaults.segment_bytes,
+            segment_age_ms=defaults.segment_age_ms,
+            tier=stream_commands.default_tier(defaults),
+        ),
+        helper_bytes_min=_HELPER_BYTES_MIN,
+        checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
+        internal_partitions=config.internal.partitions,
+        elected=config.cluster.mode == "etcd",
+        page_cache_bytes=config.limits.page_cache_bytes,
+        traced=bool(config.tracing.endpoint),
+        quota_burst_s=config.security.quotas.burst_ms / 1000,
+        quota_patience_s=config.security.quotas.patience_ms / 1000,
+        reserved=(STREAM_PREFIX,),
+        tier_catalog=config.lake.catalog,
+    )
+    return with_store(settings, config.store)
 
 
 def with_store(settings: BrokerSettings, chosen: StoreKeys) -> BrokerSettings:

@@ -30,6 +30,8 @@ from onelog.base.ids import Offset
 from onelog.config.lake import Lake, catalog_options
 from onelog.lake.jobs import (
     AddedFile,
+    AdoptJob,
+    AdoptPart,
     AnyJob,
     BringJob,
     CommitJob,
@@ -37,6 +39,7 @@ from onelog.lake.jobs import (
     JoinJob,
     LakeAnswer,
     LakeSettings,
+    PingJob,
     RecoverJob,
     TablePlace,
     UpkeepJob,
@@ -45,7 +48,7 @@ from onelog.lake.process_link import LakeProcess
 from onelog.objects.rows import Row
 from onelog.objects.store import StoreSettings
 from onelog.storage.cold import Brought
-from onelog.storage.tables import Conversion, InTable, TableCommit, Words
+from onelog.storage.tables import Adoption, Conversion, InTable, TableCommit, Words
 
 BYTES_PER_S_MIN: Final = 1_000_000
 CALL_S: Final = 30.0
@@ -129,6 +132,8 @@ class Lakehouse:
         self._defaults = defaults
         self._lock = threading.Lock()
         self._gatherings: dict[str, _Gathering] = {}
+        self._is_expected = False
+        """Whether the process was started for readers that may come."""
 
     def close(self) -> None:
         """End the process."""
@@ -153,6 +158,18 @@ class Lakehouse:
         )
 
     # -- Tables
+
+    def expect_reads(self) -> None:
+        """See `Tables`. The process takes longer to start than a reader wants to wait."""
+        with self._lock:
+            if self._is_expected:
+                return
+            self._is_expected = True
+        threading.Thread(target=self._greet, name="onelog-lake-start", daemon=True).start()
+
+    def _greet(self) -> None:
+        with contextlib.suppress(OnelogError):  # the first job that has a reader tells why
+            self.process.ask(PingJob(), CALL_S)
 
     @contextlib.contextmanager
     def together(self, stream_id: str) -> Iterator[None]:
@@ -266,6 +283,25 @@ class Lakehouse:
         )
         found = self._ask(job, UPKEEP_S).rows
         return found[0] if found else None
+
+    def adopt(self, stream_id: str, parts: Sequence[Adoption]) -> Mapping[int, Sequence[Row]]:
+        """See `Tables`."""
+        words = parts[0].words
+        job = AdoptJob(
+            place=self.place(words),
+            stream_id=stream_id,
+            topic=words.get("topic") or None,
+            parts=tuple(
+                AdoptPart(one.partition, one.index_topics, tuple(one.rows)) for one in parts
+            ),
+            table_age_ms=int(words.get("table_age_ms", "-2")),
+        )
+        size = sum(row.log_bytes for one in parts for row in one.rows)
+        answer = self._ask(job, UPKEEP_S + 4 * size / BYTES_PER_S_MIN)
+        found: dict[int, list[Row]] = {one.partition: [] for one in parts}
+        for partition, row in zip(answer.numbers, answer.rows, strict=True):
+            found[partition].append(row)
+        return found
 
     def keep_up(self, words: Words, stream_id: str, starts: Mapping[int, int], now_ms: int) -> None:
         """See `Tables`."""

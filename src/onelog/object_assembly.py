@@ -30,6 +30,7 @@ from onelog.storage.lazy import LazyEngine
 if TYPE_CHECKING:
     from onelog.storage.cold import RunCache
     from onelog.storage.object import ObjectEngine, ObjectSettings
+    from onelog.storage.tiered import TieredEngine
 
 
 METADATA_COPY: Final = "metadata-copy.db"
@@ -93,7 +94,10 @@ class ObjectAssembly:
         settings: BrokerSettings,
         config: Config,
         clock: Clock,
+        tiers: TieredEngine,
     ) -> None:
+        """`tiers` has what tiers of all engines share."""
+        self._tiers = tiers
         self._store = store
         self._cache = cache
         self._settings = settings
@@ -117,20 +121,22 @@ class ObjectAssembly:
     def _open(self) -> Engine:
         """In a thread: open the chain."""
         from onelog.storage.object import ObjectEngine  # noqa: PLC0415 - only with such streams
+        from onelog.storage.tiered import NotedCopies  # noqa: PLC0415
 
         config, settings = self._config, self._settings
         chain_store = _chain_store(settings, config) if config.object.chain_url else None
-        self._engine = ObjectEngine(
+        self._engine = engine = ObjectEngine(
             self._store,
             self._cache,
             object_settings(config),
             self._clock,
             chain_store=chain_store,
             must_exist=self._must_exist,
+            plans=self._tiers.plans,
         )
         with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
             self._loop.call_soon_threadsafe(self._opened)
-        return self._engine
+        return self._tiers.beside(engine, partial(NotedCopies, engine))
 
     def show(self, broker: Broker) -> None:
         """Let the broker's register, metrics and sweeps know the engine, once it is open."""

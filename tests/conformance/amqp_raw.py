@@ -81,8 +81,10 @@ class Refused(Exception):
 class Raw:
     """One connection, not yet open."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.socket: Any = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    def __init__(
+        self, port: int, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1"
+    ) -> None:
+        self.socket: Any = socket.create_connection((host, port), DEADLINE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")

@@ -17,6 +17,8 @@ from tests.conformance.amqp_fixtures import (  # noqa: F401  (fixtures)
 from tests.conformance.kafka_fixtures import (  # noqa: F401  (fixtures)
     kafka_apache,
     kafka_clients,
+    kafka_cluster,
+    kafka_node,
     kafka_onelog,
     kafka_server,
 )

@@ -189,6 +189,7 @@ class Aiokafka:
         self._run(self._members.pop(member).leave())
 
     def create(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
+        # It cannot leave the number of replicas to the cluster: its topics have one.
         wanted = NewTopic(topic, partitions, 1, topic_configs=configs)
         ((_name, code, *text),) = self._run(self._admin.create_topics([wanted])).topic_errors
         self._check(code, text)

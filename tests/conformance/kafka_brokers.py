@@ -18,6 +18,7 @@ from bench.kafka_jars import jars
 from bench.kafka_peer import KafkaPeer
 from tests.conformance import kafka_kcat
 from tests.conformance.kafka_clients import ALL_CODECS, ROOT, KafkaClient, LineClient
+from tests.conformance.kafka_cluster import KafkaCluster
 from tests.conformance.mqtt_brokers import Onelog
 
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ class KafkaOnelog(Onelog):
         return self.ports["kafka"]
 
 
-KafkaServer = KafkaOnelog | KafkaPeer
+KafkaServer = KafkaOnelog | KafkaCluster | KafkaPeer
 
 
 def serve_guarded(folder: Path) -> Iterator[Onelog]:
@@ -134,6 +135,11 @@ KINDS: dict[str, Kind] = {
 }
 
 
+STAYS = ("platformatic",)
+"""Clients that find the coordinator of a group or transaction once, and ask it for ever: wherever
+coordinators move, as with Apache Kafka, they do not go on."""
+
+
 class Clients:
     """The clients of all scenarios, each made once for each broker: a JVM takes seconds."""
 
@@ -154,6 +160,8 @@ class Clients:
         client = self.get(server, kind)
         if scenario not in client.scenarios:
             pytest.skip(f"{kind} cannot do this")
+        if server.name == "cluster" and kind in STAYS and scenario != "admin":
+            pytest.skip(f"{kind} never looks for another coordinator")
         return client
 
     def close(self) -> None:

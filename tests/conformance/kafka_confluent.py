@@ -181,7 +181,7 @@ class Confluent(MembersInThreads):
         self._members[member] = Member(poll, assigned, consumer.close)
 
     def create(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
-        settled(self._admin.create_topics([NewTopic(topic, partitions, 1, config=configs)]))
+        settled(self._admin.create_topics([NewTopic(topic, partitions, -1, config=configs)]))
 
     def partitions(self, topic: str) -> int:
         found = self._admin.list_topics(topic, DEADLINE_S).topics[topic]

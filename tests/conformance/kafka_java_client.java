@@ -228,7 +228,7 @@ class KafkaJavaClient {
 
     Object create(JsonNode asked) throws Exception {
         Map<String, String> configs = JSON.convertValue(asked.get("configs"), Map.class);
-        NewTopic topic = new NewTopic(asked.get("topic").asText(), asked.get("partitions").asInt(), (short) 1);
+        NewTopic topic = new NewTopic(asked.get("topic").asText(), asked.get("partitions").asInt(), (short) -1);
         return admin.createTopics(List.of(topic.configs(configs))).all().get();
     }
 

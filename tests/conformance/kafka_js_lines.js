@@ -32,4 +32,4 @@ function serve(commands) {
   lines.on("close", () => last.then(() => process.exit(0)));
 }
 
-module.exports = { bytes, text, serve };
+module.exports = { bytes, code, text, serve };

@@ -153,7 +153,7 @@ class KafkaPython(MembersInThreads):
         self._members[member] = Member(poll, assigned, consumer.close)
 
     def create(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
-        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+        wanted = {"num_partitions": partitions, "replication_factor": -1, "configs": configs}
         with codes():
             self._admin.create_topics({topic: wanted})
 

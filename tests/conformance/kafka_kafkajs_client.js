@@ -168,7 +168,7 @@ serve({
   create: ({ topic, partitions, configs }) => administer((it) => it.createTopics({
     waitForLeaders: false,
     topics: [{
-      topic, numPartitions: partitions, replicationFactor: 1,
+      topic, numPartitions: partitions, replicationFactor: -1,
       configEntries: Object.entries(configs).map(([name, value]) => ({ name, value })),
     }],
   })),

@@ -5,13 +5,14 @@ import { pathToFileURL } from "node:url";
 
 const [folder, port] = process.argv.slice(2);
 const here = createRequire(import.meta.url);
-const { bytes, text, serve } = here("./kafka_js_lines.js");
+const { bytes, code, text, serve } = here("./kafka_js_lines.js");
 const inside = path.resolve(folder, "node_modules/@platformatic/kafka/dist/index.js");
 const { Admin, Consumer, Producer, ConfigResourceTypes } = await import(pathToFileURL(inside));
 
 const base = () => ({
   clientId: "conformance", bootstrapBrokers: [`127.0.0.1:${port}`], retries: 20, retryDelay: 100,
 });
+const MOVED = new Set([6, 16, 74]); // NOT_LEADER_OR_FOLLOWER, NOT_COORDINATOR, FENCED_LEADER_EPOCH
 const members = {};
 const admin = new Admin(base());
 let groups = 0;
@@ -47,6 +48,23 @@ const consumer = (group) => new Consumer({
   maxWaitTime: 100,
 });
 
+// A consumer never looks for another coordinator, nor for a new epoch, so that a read begins anew with another
+// consumer when a coordinator or a leader has moved.
+async function again(work, asked) {
+  for (let left = 3; ; left--)
+    try {
+      return await work(asked);
+    } catch (error) {
+      if (!left || !MOVED.has(code(error))) throw error;
+    }
+}
+
+// A member whose stream ended with an error says so when it is asked.
+function healthy(member) {
+  if (members[member].failed) throw members[member].failed;
+  return members[member];
+}
+
 const consume = (reader, topics, committed, more = {}) => reader.consume({
   topics, mode: "committed", fallbackMode: "earliest", isolationLevel: committed ? 1 : 0, maxWaitTime: 100,
   ...more,
@@ -67,7 +85,7 @@ serve({
       return records.map((_, index) => String(first + BigInt(index)));
     }),
 
-  read: async ({ counts, committed }) => {
+  read: (asked) => again(async ({ counts, committed }) => {
     const found = Object.fromEntries(Object.keys(counts).map((topic) => [topic, []]));
     const reader = consumer(`platformatic-read-${process.pid}-${groups++}`);
     const stream = await consume(reader, Object.keys(counts), committed, { mode: "earliest", autocommit: false });
@@ -77,7 +95,7 @@ serve({
     }
     await reader.close(true);
     return found;
-  },
+  }, asked),
 
   transact: ({ name, topic, values, commit }) =>
     transacting(name, commit, (transaction) => transaction.send({
@@ -112,11 +130,8 @@ serve({
     stream.on("data", (message) => state.took.push([message.partition, String(message.offset)]));
     stream.on("error", (error) => { state.failed = error; });
   },
-  assigned: ({ member }) => {
-    if (members[member].failed) throw members[member].failed;
-    return (members[member].reader.assignments ?? []).flatMap((found) => found.partitions);
-  },
-  took: ({ member }) => members[member].took,
+  assigned: ({ member }) => (healthy(member).reader.assignments ?? []).flatMap((found) => found.partitions),
+  took: ({ member }) => healthy(member).took,
   leave: async ({ member }) => {
     const { reader, stream } = members[member];
     await stream.close();
@@ -125,7 +140,7 @@ serve({
   },
 
   create: ({ topic, partitions, configs }) => admin.createTopics({
-    topics: [topic], partitions, replicas: 1,
+    topics: [topic], partitions,
     configs: Object.entries(configs).map(([name, value]) => ({ name, value })),
   }).then(() => null),
   partitions: async ({ topic }) =>

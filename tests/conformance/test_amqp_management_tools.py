@@ -363,8 +363,13 @@ def test_text_that_is_no_unicode_ends_in_an_error_and_not_in_a_bug(api, raw):
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Host": "rebound.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}],
-    ids=["host", "origin", "null origin"],
+    [
+        {"Host": "rebound.example"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},  # another program of this machine serves it
+    ],
+    ids=["host", "origin", "null origin", "another port"],
 )
 def test_other_names_and_pages_of_other_sites_are_refused(server, headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.ports["amqp_management"])

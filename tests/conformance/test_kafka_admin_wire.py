@@ -166,8 +166,8 @@ class Admin:
 
 
 @pytest.fixture
-def admin(kafka_server) -> Iterator[Admin]:
-    with Wire(kafka_server.port) as wire:
+def admin(kafka_node) -> Iterator[Admin]:
+    with Wire(kafka_node.port) as wire:
         yield Admin(wire)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from onelog.base.errors import NotAuthorized, NotFound
-from onelog.kafka_client import Access, Client
+from onelog.kafka_client import Access, Client, ColdPart
 from onelog.kafka_client.apis import Api
 from onelog.kafka_client.cold import read_cold
 from onelog.log.tier_config import StoreSupport
@@ -255,3 +255,103 @@ def test_a_pipeline_that_copies_a_table_says_so(tmp_path, served, patch) -> None
         assert all(f"iceberg('{name}')" in note for note in notes)
     away = Workspace(tmp_path, "127.0.0.1:1")
     assert second_copies(load_pipeline(tmp_path / f"{names[0]}.toml"), away) == []
+
+
+def transactions(client: Client, topic: str, first: int, ends: str) -> list[tuple[int, int, int]]:
+    """Transactions of ten records each that are committed (c) or aborted (a). Returns (producer,
+    first, last) of the aborted ones."""
+    aborted, at = [], first
+    for end in ends:
+        name = unique("txn")
+        producer = client.init_producer(name, 60_000)
+        client.add_partitions(name, producer, [(topic, 0)])
+        data = build_batch(numbered(at, 10), attributes=1 << 4, producer=(*producer, 0))
+        client.produce({(topic, 0): data}, name)
+        client.end(name, producer, commit=end == "c")
+        if end == "a":
+            aborted.append((producer.id, at, at + 10))
+        at += 11
+        deadline = time.monotonic() + 10
+        while client.offsets({(topic, 0): -1})[topic, 0] < at:
+            assert time.monotonic() < deadline
+    return aborted
+
+
+def until_rows(client: Client, topic: str, end: int) -> ColdPart:
+    """The rows of a partition, once they reach an offset."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = client.cold(topic, 0, 0, 1 << 40)
+        assert found is not None
+        if found.end >= end:
+            return found
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def stored(tmp_path) -> Iterator[Served]:
+    settings = (
+        f'store.url="file://{tmp_path}/store"',
+        'defaults.stream.engine="object"',
+        'defaults.stream.durability="fsync"',
+        "object.linger_ms=0",
+        "object.settle_ms=100",
+    )
+    (tmp_path / "store").mkdir()
+    with Served(tmp_path / "data", *settings) as running:
+        yield running
+
+
+@pytest.fixture
+def stored_client(stored) -> Iterator[Client]:
+    with Client(Access(servers=(("127.0.0.1", stored.ports["kafka"]),), timeout_s=20.0)) as made:
+        yield made
+
+
+def test_rows_of_the_object_engine_come_with_their_aborted_transactions(
+    stored, stored_client
+) -> None:
+    topic = make_topic(stored, unique("cold"), 1)
+    append(stored, topic, 0, numbered(0, 10))
+    aborted = transactions(stored_client, topic, 10, "caca")
+    found = until_rows(stored_client, topic, 54)
+    assert [row.kind for row in found.rows] == ["log"] * len(found.rows)
+    assert found.rows[0].base == 0
+    assert [(one.producer_id, one.first, one.last) for one in found.aborted] == aborted
+    few = stored_client.cold(topic, 0, 0, 10)
+    assert few is not None
+    assert [row.base for row in few.rows] == [0]
+    assert all(one.first < few.end for one in few.aborted)
+
+
+def test_an_answer_with_many_aborted_transactions_comes_in_pages(
+    stored, stored_client, patch
+) -> None:
+    topic = make_topic(stored, unique("cold"), 1)
+    aborted, at = [], 0
+    for ends in ("aaa", "c", "aa", "a"):  # rows of their own
+        aborted += transactions(stored_client, topic, at, ends)
+        at += 11 * len(ends)
+        until_rows(stored_client, topic, at)
+    whole = until_rows(stored_client, topic, at)
+    if len(whole.rows) < 3:
+        pytest.skip("the rows were joined")
+    patch.setattr(cold_handler, "ABORTED_MAX", 2)
+    body = json.dumps({"topic": topic, "partition": 0}).encode()
+    page = stored_client.call(Api.COLD, body, read_cold)
+    assert page.next is not None
+    assert len(page.aborted) <= 2
+    found = until_rows(stored_client, topic, at)
+    left_out = [
+        row
+        for row in whole.rows
+        if sum(first < row.end and last >= row.base for _, first, last in aborted) > 2
+    ]
+    assert left_out
+    assert list(found.rows) == [row for row in whole.rows if row not in left_out]
+    told = {(one.producer_id, one.first, one.last) for one in found.aborted}
+    wanted = {
+        one for one in aborted for row in found.rows if one[1] < row.end and one[2] >= row.base
+    }
+    assert told == wanted

@@ -130,8 +130,8 @@ PROGRAMS: dict[str, dict[str, str | None]] = {
 
 
 @pytest.fixture(scope="module")
-def admin(kafka_server) -> Iterator[Admin]:
-    with Wire(kafka_server.port) as wire:
+def admin(kafka_node) -> Iterator[Admin]:
+    with Wire(kafka_node.port) as wire:
         yield Admin(wire)
 
 
@@ -157,9 +157,9 @@ def tagged(key: ApiKey, version: int, body: dict[str, Any], tags: bytes) -> byte
         (K.LIST_GROUPS, 4, {}),
     ],
 )
-def test_tagged_fields_that_nobody_knows_are_passed_over(kafka_server, key, version, body) -> None:
+def test_tagged_fields_that_nobody_knows_are_passed_over(kafka_node, key, version, body) -> None:
     """A client may be newer than the broker (KIP-482)."""
-    with Wire(kafka_server.port) as wire:
+    with Wire(kafka_node.port) as wire:
         for _ in range(2):
             wire._send(key, version, tagged(key, version, body, TAGS))
             wire.answer(key, version)
@@ -245,7 +245,7 @@ def test_without_rules_there_are_no_access_lists(admin, request) -> None:
         operation=1,
         permission_type=1,
     )
-    is_ours = request.node.callspec.params["kafka_server"] == "onelog"
+    is_ours = request.node.callspec.params["kafka_node"] == "onelog"
     assert told.error_code is (E.none if is_ours else E.security_disabled)
     assert not told.resources
 

@@ -144,6 +144,31 @@ def test_a_client_certificate_is_a_login(server) -> None:
     assert can_list(config)
 
 
+@pytest.mark.parametrize("proof", ["certificate", "token"])
+def test_a_login_that_ends_makes_no_login_that_lasts(server, proof) -> None:
+    """A certificate or token of `device` is no right to give `device` a password here."""
+    if proof == "certificate":
+        where = str(server.folder / "client.pem")
+        config = settings(server, tls=True, security_protocol="SSL") | {
+            "ssl.certificate.location": where,
+            "ssl.key.location": where,
+        }
+    else:
+        until = time.time() + 60
+        token = jwt.encode({"sub": "device", "exp": until}, KEY, "ES256", headers={"kid": "k"})
+        config = settings(
+            server, security_protocol="SASL_PLAINTEXT", sasl_mechanisms="OAUTHBEARER"
+        ) | {"oauth_cb": lambda _config: (token, until)}
+    admin = AdminClient(config)
+    admin.list_topics(timeout=20)  # librdkafka asks for a token when it is polled
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    made = UserScramCredentialUpsertion("device", info, b"for ever")
+    (future,) = admin.alter_user_scram_credentials([made]).values()
+    with pytest.raises(KafkaException) as refused:
+        future.result(20)
+    assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+
+
 def test_a_signed_token_is_a_login_and_is_renewed_on_the_same_connection(server) -> None:
     asked = []
 

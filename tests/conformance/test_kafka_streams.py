@@ -45,7 +45,7 @@ class Talk:
         self.admin = AdminClient(settings)
         self.input, self.output, self.name = unique("in"), unique("out"), unique("app")
         for future in self.admin.create_topics(
-            [NewTopic(self.input, 1, 1), NewTopic(self.output, 1, 1)]
+            [NewTopic(self.input, 1, -1), NewTopic(self.output, 1, -1)]
         ).values():
             future.result(DEADLINE_S)
         self._producer = Producer(settings)

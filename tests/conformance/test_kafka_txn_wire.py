@@ -20,10 +20,10 @@ K = ApiKey
 
 
 @pytest.fixture
-def dial(kafka_server: KafkaServer) -> Iterator[Callable[..., Talk]]:
+def dial(kafka_node: KafkaServer) -> Iterator[Callable[..., Talk]]:
     """Open connections that speak one version; they are closed at the end."""
     with contextlib.ExitStack() as opened:
-        yield lambda *version: opened.enter_context(Talk(kafka_server.port, *version))
+        yield lambda *version: opened.enter_context(Talk(kafka_node.port, *version))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_write_outside_its_transaction_is_refused(dial, version: int, told: Er
 
 
 def test_an_end_over_an_old_connection_does_not_end_the_next_transaction(
-    kafka_server: KafkaServer, dial, talk: Talk
+    kafka_node: KafkaServer, dial, talk: Talk
 ):
     """KIP-890: what a client gave up on arrives when it has gone on over a new connection.
 
@@ -142,7 +142,7 @@ def test_an_end_over_an_old_connection_does_not_end_the_next_transaction(
     newer = dial()
     newer.ended(name, producer)
     assert newer.add(name, producer, **{topic: [0]}) == {(topic, 0): E.none}
-    if kafka_server.name != "onelog":
+    if kafka_node.name != "onelog":
         assert talk.end(name, producer, commit=True) is E.none
         return
     assert talk.end(name, producer, commit=True) is E.invalid_txn_state

@@ -49,6 +49,27 @@ def test_a_client_is_told_the_limits(server):
         assert told.topic_alias_maximum in (None, 0)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [b"\x10\xd1\x0f", b"\x10\xff\xff\xff\x7f", b"\x10\xff\xff\xff\xff\x7f"],
+    ids=["one byte too many", "the most that can be announced", "no length at all"],
+)
+def test_a_connect_that_announces_too_much_is_closed_without_a_word(server, head):
+    """The head comes by itself, so it is known before a byte of the rest is read."""
+    with Raw(server.port) as client:
+        client.socket.sendall(head)
+        assert client.socket.recv(100) == b""
+
+
+def test_the_largest_connect_is_taken(server):
+    will = b"w" * 1960
+    rest = b"\x00\x04MQTT\x04\x06\x00\x3c\x00\x04long\x00\x01t" + len(will).to_bytes(2) + will
+    assert 1900 < len(rest) <= 2000
+    with Raw(server.port) as client:
+        client.socket.sendall(bytes((0x10, len(rest) & 0x7F | 0x80, len(rest) >> 7)) + rest)
+        assert client.socket.recv(100) == b"\x20\x02\x00\x00"
+
+
 def test_an_alias_where_none_is_allowed_is_0x94(server):
     with Raw(server.port).connect() as client:
         client.socket.sendall(b"\x30\x08\x00\x01t\x03\x23\x00\x01x")

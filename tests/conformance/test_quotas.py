@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -31,6 +32,7 @@ def server(tmp_path_factory) -> Iterator[Onelog]:
     ).start()
     for name, password in LOGINS.items():
         made.user(name, password)
+    made.user("boss", "secret-of-boss", "--administrator")
     yield made
     assert made.stop() == 0
     assert not made.errors()
@@ -132,6 +134,16 @@ def test_a_kafka_consumer_is_throttled_by_the_bytes_that_it_fetches(server, quot
     assert any(throttles)
 
 
+@contextlib.contextmanager
+def administrator(server: Onelog) -> Iterator[Wire]:
+    """A connection of one who may change quotas."""
+    with Wire(server.ports["kafka"]) as wire:
+        wire.ask(K.SASL_HANDSHAKE, 1, mechanism="PLAIN")
+        told = wire.ask(K.SASL_AUTHENTICATE, 2, auth_bytes=b"\0boss\0secret-of-boss")
+        assert told.error_code == 0
+        yield wire
+
+
 def entity(**names: str | None) -> tuple[dict[str, str | None], ...]:
     return tuple(
         {"entity_type": kind.replace("_", "-"), "entity_name": name} for kind, name in names.items()
@@ -176,7 +188,7 @@ def described(wire: Wire, *components: tuple[str, int, str | None], strict: bool
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_kafka_s_quota_apis_and_the_command_line_change_the_same_quotas(server, version) -> None:
-    with Wire(server.ports["kafka"]) as wire:
+    with administrator(server) as wire:
         both = entity(user="ann", client_id="c")
         assert alter(wire, both, version, producer_byte_rate=1e6, consumer_byte_rate=2e6) == 0
         assert alter(wire, entity(user=None), version, producer_byte_rate=5, requests=7) == 0
@@ -212,7 +224,7 @@ def test_kafka_s_quota_apis_and_the_command_line_change_the_same_quotas(server, 
 
 def test_what_kafka_s_quota_apis_cannot_keep_is_refused(server) -> None:
     wrong = 42
-    with Wire(server.ports["kafka"]) as wire:
+    with administrator(server) as wire:
         ann = entity(user="ann")
         assert alter(wire, ann, request_percentage=50) == wrong
         assert alter(wire, ann, controller_mutation_rate=5) == wrong

@@ -34,7 +34,7 @@ def browser(built: None) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def scene(built: None, tmp_path_factory) -> Iterator[Scene]:
-    found = Scene(tmp_path_factory.mktemp("console"))
+    found = Scene(tmp_path_factory.mktemp("console"), stored=True)
     try:
         found.live()
         found.wait()

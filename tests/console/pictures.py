@@ -16,11 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
+from playwright.sync_api import Browser
 
 from onelog.pipelines.progress import Progress
 from onelog.pipelines.state import State, Status
 from tests.console.browsing import PHONE, WIDE, Visitor, build, chromium
 from tests.console.scene import TOPIC, Scene
+from tests.support.etcd import find_etcd
+from tests.support.three_nodes import ThreeNodes
 
 NAME = TOPIC.replace("/", "%2F")
 PICTURES = {
@@ -30,6 +33,7 @@ PICTURES = {
     "topics": "topics?search=sensors",
     "streams": "streams",
     "stream": "streams?name=telemetry",
+    "storage": "storage",
     "cursors": "cursors",
     "cursor": "cursors?name=kafka%3Abilling",
     "connections": "connections",
@@ -68,11 +72,15 @@ def take(folder: Path, wanted: list[str]) -> None:
     """Take them."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        scene = Scene(Path(place))
+        scene = Scene(Path(place), stored=True)
         try:
             scene.live()
+            scene.keep("events", 400, tier="delta", local_bytes=0)
+            scene.fill("events", 20)
             scene.wait()
             with chromium() as browser, piped(Path(place) / "data"):
+                if is_wanted("cluster", "", wanted):
+                    take_cluster(browser, folder, Path(place) / "nodes")
                 for pages, user in ((PICTURES, ""), (FOR_ADMINISTRATORS, "ada")):
                     if user:
                         scene.people(user, PASSWORD)
@@ -85,6 +93,21 @@ def take(folder: Path, wanted: list[str]) -> None:
                             )
         finally:
             scene.close()
+
+
+def take_cluster(browser: Browser, folder: Path, place: Path) -> None:
+    """Three nodes, one of which is lost."""
+    if find_etcd() is None:
+        sys.stderr.write("etcd is missing: no picture of a cluster\n")
+        return
+    with ThreeNodes(place) as nodes:
+        nodes.create("orders", 6)
+        nodes.node(3).kill()
+        nodes.until(lambda: "start node 3" in nodes.seen(1)["summary"], 60, "it is not missed")
+        visitor = Visitor(
+            browser, f"http://127.0.0.1:{nodes.node(1).ports['admin']}", WIDE, "light"
+        )
+        look(visitor, {"cluster": "nodes"}, "", folder, "")
 
 
 def look(visitor: Visitor, pages: dict[str, str], user: str, folder: Path, shape: str) -> None:

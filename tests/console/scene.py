@@ -36,8 +36,15 @@ PAUSE_S = 0.1
 class Scene:
     """Start it, look at it, end it."""
 
-    def __init__(self, folder: Path, *assignments: str, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *assignments: str, port: int = 0, stored: bool = False
+    ) -> None:
+        """With `stored` the broker has an object store, which is a folder."""
         self.folder = folder
+        self.is_stored = stored
+        if stored:
+            (folder / "store").mkdir()
+            assignments = (*assignments, f'store.url="file://{folder}/store"')
         self.broker = Onelog(folder, *BANS, *assignments)
         self.broker.ports["admin"] = port
         self.broker.start()
@@ -156,6 +163,22 @@ class Scene:
         self._live_amqp()
         self._live_kafka()
         self._bound()
+        if self.is_stored:
+            self.keep("machines", tier="log", local_bytes=0)
+            self.keep("ledger", engine="object")
+
+    def keep(self, name: str, count: int = 40, **settings: Any) -> None:
+        """A stream whose history is in the store."""
+        self.ask("POST", "/streams", {"name": name, **settings})
+        self.fill(name, count)
+        if "tier" in settings:
+            self.ask("POST", f"/streams/{name}/tier/offload")
+
+    def fill(self, topic: str, count: int) -> None:
+        """Publish some records of the size that telemetry has."""
+        for number in range(count):
+            text = json.dumps({"number": number, "state": "running", "note": "x" * 400})
+            self.ask("POST", "/messages", {"topic": topic, "text": text})
 
     def _bound(self) -> None:
         """Quotas, a ban, and a backup that is done."""

@@ -81,6 +81,7 @@ def test_every_page_of_an_unused_broker_says_what_to_do_next(empty, visit):
         "quotas?tab=bans": "No address is banned",
         "audit": "Nothing was changed yet",
         "backups": "onelog backup create",
+        "storage": "This broker has no object store",
         "pipelines": "No pipeline has run",
     }.items():
         visitor.go(address)
@@ -415,6 +416,27 @@ def test_the_first_user_closes_the_door_and_then_logs_in_and_out(built, tmp_path
         page.get_by_role("button", name="Log out").click()
         expect(page.locator(".foot")).to_contain_text("viewer")
         visitor.complaints.clear()  # the wrong password
+    finally:
+        assert scene.close() == 0
+
+
+def test_who_sees_a_part_only_is_told_so(built, tmp_path, visit):
+    """Else an empty list would say that there is nothing."""
+    from tests.console.scene import Scene  # noqa: PLC0415
+
+    scene = Scene(tmp_path)
+    try:
+        page = visit(scene).go("streams")
+        expect(page.locator("main")).not_to_contain_text("Access rules are in force")
+        scene.people("ada", "a long password")
+        page = visit(scene).go("streams")
+        expect(page.locator(".banner")).to_contain_text("you see what anonymous has a right to")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("User").fill("ada")
+        page.get_by_label("Password").fill("a long password")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator(".foot")).to_contain_text("admin")
+        expect(page.locator(".banner")).to_have_count(0)
     finally:
         assert scene.close() == 0
 

@@ -41,6 +41,10 @@ def _object(directory: Path, clock: Clock) -> Engine:
     return InPlaceEngine(f"memory://{directory}", directory, clock, settles=False)
 
 
+def _object_tiered(directory: Path, clock: Clock) -> Engine:
+    return InPlaceEngine(f"memory://{directory}", directory, clock, settles=True, tiered=True)
+
+
 def _object_settled(directory: Path, clock: Clock) -> Engine:
     (directory / "store").mkdir(parents=True, exist_ok=True)
     return InPlaceEngine(f"file://{directory}/store", directory, clock, settles=True)
@@ -50,6 +54,7 @@ ENGINES: dict[str, EngineCase] = {
     "kv": EngineCase(KvEngine, persistent=True),
     "object": EngineCase(_object, persistent=True, freezes=False),
     "object-settled": EngineCase(_object_settled, persistent=True, freezes=False),
+    "object-tiered": EngineCase(_object_tiered, persistent=True, freezes=False),
     "memory": EngineCase(lambda _, clock: MemoryEngine(clock), persistent=False),
     "segment": EngineCase(SegmentEngine, persistent=True),
     "tiered": EngineCase(_tiered(TieredEngine), persistent=True),

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from array import array
 
 import pytest
 
@@ -316,6 +317,36 @@ def test_recovery_stops_at_the_first_bad_batch_and_says_why(kernel):
     assert "come after" in why
     assert kernel.scan_valid(first, expect_offset=101)[:2] == ([], 0)
     assert len(kernel.scan_valid(first, expect_offset=90)[0]) == 1
+
+
+def test_marks_say_where_checked_batches_begin_and_stop_at_the_first_bad_one(kernel):
+    runs = [sealed(kernel, base_offset=base) for base in (100, 110, 120, 130)]
+    data, size = b"".join(runs), len(runs[0])
+
+    def marks(*asked):
+        offsets, positions, *rest = kernel.mark_batches(*asked)
+        return list(array("q", offsets)), list(array("I", positions)), *rest
+
+    last = kernel.scan_batches(data)[-1].last_offset
+    every = ([100, 110, 120, 130], [0, size, 2 * size, 3 * size])
+    assert marks(data, 0, len(data), 1) == (*every, 102, last + 1, len(data), "")
+    assert marks(data, 0, len(data), size + 1)[:2] == ([100, 120], [0, 2 * size])
+    # Enough bytes: it ends with the batch that reaches them, and goes on from there.
+    assert marks(data, 0, size + 1, 1) == ([100, 110], [0, size], 102, 113, 2 * size, "")
+    assert marks(data, 2 * size, 1 << 20, 1, 113)[1:] == (
+        [2 * size, 3 * size], 122, last + 1, len(data), "",
+    )  # fmt: skip
+    assert marks(b"", 0, 10, 1) == ([], [], -1, -1, 0, "")
+    for at in range(2 * size + 16, 3 * size):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        found, _positions, _first, behind, stop, why = marks(damaged, 0, len(data), 1)
+        assert (found, behind, stop) == ([100, 110], 113, 2 * size)
+        assert why
+    assert "come after" in marks(runs[1] + runs[0], 0, len(data), 1)[-1]
+    for bad in ((-1, 5, 1), (0, -1, 1), (0, 5, 0), (len(data) + 1, 5, 1)):
+        with pytest.raises(InvalidRequest):
+            kernel.mark_batches(data, *bad)
 
 
 def test_find_and_fit_walk_whole_batches(kernel):

@@ -7,6 +7,8 @@ import contextlib
 import select
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -927,3 +929,24 @@ def test_a_socket_that_cannot_be_accepted_from_is_an_error(run):
             bench.set.accept(deaf)
 
     run(main)
+
+
+RING_AT_0 = """
+import os
+from onelog.kernel._native import probe_ring
+os.close(0)
+probe_ring()  # opens a ring with the lowest descriptor that is free, sends by it, and closes it
+assert not os.path.lexists("/proc/self/fd/0"), os.readlink("/proc/self/fd/0")
+os.open(os.devnull, os.O_RDONLY)
+probe_ring()
+assert os.readlink("/proc/self/fd/0") == os.devnull
+"""
+
+
+def test_a_ring_may_have_the_descriptor_0_and_closes_no_other():
+    native = pytest.importorskip("onelog.kernel._native", exc_type=ImportError)
+    try:
+        native.probe_ring()
+    except OSError as error:
+        pytest.skip(f"no ring: {error}")
+    subprocess.run([sys.executable, "-c", RING_AT_0], check=True, timeout=60)

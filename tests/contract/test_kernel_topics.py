@@ -166,6 +166,22 @@ def test_moved_pairs_keep_their_order(kernel):
             kernel.move_topic_entries(bad, add)
 
 
+def test_short_runs_of_pairs_are_packed_together_and_long_ones_are_left(kernel):
+    short, other, long = entries([(9, 4), (1, 7)]), entries([(3, 0)]), entries([(5, 1)] * 3)
+    rows = [(short, 10), (long, 2), (b"", 5), (other, 0xFFFFFFFF)]
+    moved = entries([(9, 14), (1, 17), (3, 0xFFFFFFFF)])
+    assert kernel.pack_topic_entries(rows, 24) == (moved, [(long, 2)])
+    assert kernel.pack_topic_entries([], 24) == (b"", [])
+    for bad in ((entries([(1, 1)]), 0xFFFFFFFF), (entries([(1, 3)]), -4), (b"1234567", 0)):
+        with pytest.raises(InvalidRequest):
+            kernel.pack_topic_entries([(short, 1), bad], 24)
+    for add in (1 << 62, -(1 << 62)):
+        with pytest.raises(InvalidRequest):
+            kernel.pack_topic_entries([(other, add)], 24)
+    with pytest.raises(InvalidRequest):
+        kernel.pack_topic_entries([(b"x" * 31, 0)], 24)
+
+
 def test_a_value_bound_by_several_filters_is_answered_once_and_in_order(kernel):
     trie = kernel.TopicTrie()
     for text, value in ((b"a/b", 7), (b"a/+", 3), (b"#", 7), (b"a/#", 1), (b"a/b", 7)):

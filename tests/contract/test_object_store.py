@@ -1,7 +1,11 @@
-"""What every store of objects keeps: memory, a folder, and a bucket of a real S3 server."""
+"""What every store of objects keeps: memory, a folder, a bucket of a real S3 server, and buckets of
+stand-ins for Azure and Google Cloud Storage."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import threading
 import uuid
 
@@ -12,6 +16,7 @@ from onelog.base.errors import ColdDamaged, ColdUnavailable, InvalidRequest, Not
 from onelog.objects.bucket import PART_BYTES
 from onelog.objects.counts import Prices, Usage
 from onelog.objects.store import ObjectStore, StoreSettings, Taken, open_store
+from tests.support.cloud_servers import cloud_server
 from tests.support.s3_server import available, s3_server
 
 pytest.importorskip("obstore")
@@ -26,13 +31,30 @@ def s3(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory):
+    with cloud_server("azure", tmp_path_factory.mktemp("azure") / "blobs") as server:
+        server.bucket("objects")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory):
+    with cloud_server("gcs", tmp_path_factory.mktemp("gcs") / "objects") as server:
+        server.bucket("objects")
+        yield server
+
+
+@pytest.fixture(params=["memory", "folder", "bucket", "azure", "gcs"])
 def settings(request, tmp_path) -> StoreSettings:
     if request.param == "memory":
         return StoreSettings(url=f"memory://{uuid.uuid4()}")
     if request.param == "folder":
         return StoreSettings(url=f"file://{tmp_path}/store")
-    server = request.getfixturevalue("s3")
+    server = request.getfixturevalue("s3" if request.param == "bucket" else request.param)
+    if request.param != "bucket":
+        url = server.url("objects", str(uuid.uuid4()))
+        return StoreSettings(url=url, options=server.store_options)
     return StoreSettings(url=f"s3://objects/{uuid.uuid4()}", options=server.store_options)
 
 
@@ -173,6 +195,75 @@ def test_a_folder_that_is_not_mounted_is_away_and_its_objects_are_not_gone(tmp_p
         with pytest.raises(ColdUnavailable, match="mount") as away:
             ask()
         assert away.value.reason == "bucket"
+
+
+@pytest.mark.parametrize("begin", ["put", "list", "start"])
+def test_a_folder_that_vanished_is_never_made_again(tmp_path, begin):
+    root = tmp_path / "store"
+    if begin == "start":
+        root.mkdir()
+    store = open_store(StoreSettings(url=f"file://{root}"))
+    if begin == "put":
+        store.put("t/a", [b"answered"])  # the folder of a new store is made
+    elif begin == "list":
+        root.mkdir()
+        assert not list(store.list(""))
+    shutil.rmtree(root)
+    for put in (store.put, store.create):
+        with pytest.raises(ColdUnavailable, match="mount") as away:
+            put("t/b", [b"more"])
+        assert away.value.reason == "bucket"
+    assert not root.exists(), "an empty folder looks like a new store"
+
+
+def test_a_new_folder_that_is_first_used_while_somebody_looks_at_it_was_not_emptied(
+    tmp_path, monkeypatch
+):
+    store = open_store(StoreSettings(url=f"file://{tmp_path}"))
+    scandir = os.scandir
+
+    def look_slowly(path):
+        with scandir(path) as found:
+            seen = list(found)
+        monkeypatch.setattr(os, "scandir", scandir)
+        store.put("t/a", [b"the first object"])
+        return contextlib.nullcontext(iter(seen))
+
+    monkeypatch.setattr(os, "scandir", look_slowly)
+    list(store.list(""))
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(ColdUnavailable, match="it held objects"):
+        list(store.list(""))
+
+
+@pytest.mark.parametrize("is_reopened", [False, True], ids=["running", "started"])
+def test_a_folder_that_was_emptied_is_away_and_nothing_is_written_there(tmp_path, is_reopened):
+    root, settings = tmp_path / "store", StoreSettings(url=f"file://{tmp_path}/store")
+    store = open_store(settings)
+    store.put("t/a", [b"answered"])
+    store.delete(["t/a"])
+    store.put("t/b", [b"a store without objects is not empty"])
+    store.delete(["t/b"])
+    if is_reopened:
+        store = open_store(settings)
+        assert not list(store.list(""))
+    root.rename(tmp_path / "unmounted")
+    root.mkdir()  # what lies below a mount point
+    for ask in (
+        lambda: store.put("t/c", [b"more"]),
+        lambda: store.create("t/c", [b"more"]),
+        lambda: store.get("t/a"),
+        lambda: list(store.list("")),
+        lambda: store.delete(["t/a"]),
+    ):
+        with pytest.raises(ColdUnavailable, match="it held objects") as away:
+            ask()
+        assert away.value.reason == "bucket"
+    assert not list(root.iterdir())
+    root.rmdir()
+    (tmp_path / "unmounted").rename(root)
+    store.put("t/c", [b"more"])
+    assert store.get("t/c") == b"more"
 
 
 def test_half_a_file_that_a_crash_left_is_no_object(tmp_path):

@@ -208,3 +208,40 @@ async def test_who_is_no_administrator_sees_and_changes_no_acl(tmp_path):
                 ErrorCode.none,
                 ErrorCode.cluster_authorization_failed,
             }
+
+
+async def test_the_first_rule_and_quotas_are_for_administrators_as_soon_as_there_is_a_user(
+    tmp_path,
+):
+    """Without rules everybody publishes and reads; but the first rule shuts the others out."""
+    acl = {
+        "resource_type": 2,
+        "resource_name": "a",
+        "resource_pattern_type": 3,
+        "principal": "User:mallory",
+        "host": "*",
+        "operation": 2,
+        "permission_type": 3,
+    }
+    ops = [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]
+    entries = [{"entity": [{"entity_type": "user", "entity_name": "ann"}], "ops": ops}]
+
+    def ask(wire: Wire) -> list[ErrorCode]:
+        made = wire.ask(ApiKey.CREATE_ACLS, 2, creations=[acl]).results[0]
+        body = {"entries": entries, "validate_only": True}
+        return [
+            made.error_code,
+            wire.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, **body).entries[0].error_code,
+        ]
+
+    async with house(tmp_path) as place:
+        await place.authenticator.users.add("device", "a password", scram=False)
+        with Wire(place.ports["kafka"]) as wire:
+            assert (
+                await asyncio.to_thread(ask, wire) == [ErrorCode.cluster_authorization_failed] * 2
+            )
+        assert not place.broker.access.rules
+        await place.authenticator.users.remove("device")
+        with Wire(place.ports["kafka"]) as wire:
+            assert (await asyncio.to_thread(ask, wire))[0] == ErrorCode.none
+        assert len(place.broker.access.rules) == 1

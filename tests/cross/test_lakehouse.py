@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import deltalake
 import duckdb
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -22,21 +25,28 @@ NAME = "lake.all"
 LONG_S = 120.0
 
 
-@pytest.fixture(scope="module", params=["iceberg", "delta"])
+@pytest.fixture(scope="module", params=["iceberg", "delta", "iceberg-object", "delta-object"])
 def lake(request, tmp_path_factory) -> Iterator[Onelog]:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "store").mkdir()
+    table_format, _, engine = request.param.partition("-")
+    diskless = (
+        'defaults.stream.engine="object"', 'metadata.url="store"', "object.linger_ms=5",
+        f'lake.catalog="sqlite:///{folder}/lake.db"',
+    )  # fmt: skip
     found = Onelog(
         folder,
         f'store.url="file://{folder}/store"',
         'data_dir="data"',
+        *(diskless if engine else ()),
     ).start()
-    found.table_format = request.param
+    found.table_format, found.has_disk = table_format, not engine
+    found.catalog = f"sqlite:///{folder}/{'lake.db' if engine else 'data/lake.db'}"
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{found.ports['kafka']}"})
     settings = {"segment.bytes": "16384", "retention.ms": "-1"}
     admin.create_topics([NewTopic(NAME, 1, config=settings)])[NAME].result(DEADLINE_S)
     found.command(
-        *("stream", "alter", NAME, "--tier", request.param, "--tier-commit", "1s"),
+        *("stream", "alter", NAME, "--tier", table_format, "--tier-commit", "1s"),
         *("--local-bytes", "0", "--tier-table", "history"),
     )
     yield found
@@ -126,7 +136,7 @@ def files_of(lake: Onelog) -> list[str]:
     catalog = load_catalog(
         "onelog",
         type="sql",
-        uri=f"sqlite:///{lake.folder}/data/lake.db",
+        uri=lake.catalog,
         warehouse=f"file://{folder}",
     )
     table = catalog.load_table("onelog.history")
@@ -158,7 +168,77 @@ def test_duckdb_counts_each_committed_record_once(lake, written, cold):
 
 
 def test_a_restart_with_an_empty_cache_reads_the_same(lake, written, cold):
+    """The engine object gets an empty disk."""
     assert lake.stop() == 0
+    if not lake.has_disk:
+        shutil.rmtree(lake.folder / "data")
     lake.start()
     assert fetched(lake) == written
-    assert Path(lake.folder / "data" / "lake.db").exists() == (lake.table_format == "iceberg")
+    tier = tier_of(lake)
+    assert tier["local_start_offset"] >= cold and not tier["halted"]
+    assert Path(lake.catalog.removeprefix("sqlite:///")).exists() == (
+        lake.table_format == "iceberg"
+    )
+
+
+def rewrite(lake: Onelog) -> None:
+    """What a foreign writer does: every row in one file of its own; the old files are gone."""
+    folder = lake.folder / "store" / "lake"
+    if lake.table_format == "delta":
+        table = deltalake.DeltaTable(str(folder / "history"))
+        rows = pa.table(table.to_pyarrow_table()).sort_by([("value", "descending")])
+        deltalake.write_deltalake(table, rows, mode="overwrite")
+    else:
+        catalog = load_catalog(
+            "onelog",
+            type="sql",
+            uri=lake.catalog,
+            warehouse=f"file://{folder}",
+        )
+        table = catalog.load_table("onelog.history")
+        table.overwrite(table.scan().to_arrow().sort_by([("value", "descending")]))
+    kept = set(files_named(lake))
+    for path in folder.rglob("*.parquet"):
+        if path.name not in kept and "_delta_log" not in path.parts:
+            path.unlink()
+
+
+def files_named(lake: Onelog) -> list[str]:
+    if lake.table_format == "delta":
+        table = deltalake.DeltaTable(str(lake.folder / "store" / "lake" / "history"))
+        return [Path(uri).name for uri in table.file_uris()]
+    return [Path(path).name for path in files_of(lake)]
+
+
+def test_a_table_that_somebody_rewrote_is_adopted_and_replayed_byte_by_byte(lake, written, cold):
+    lake.command("stream", "offload", NAME)
+    rewrite(lake)
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{lake.ports['kafka']}"})
+    for number in range(50):
+        producer.produce(NAME, f"later {number}")
+    assert producer.flush(DEADLINE_S) == 0
+
+    def run(*words: str) -> tuple[int, str]:
+        done = run_onelog(*words, folder=lake.folder, environment=environment(), timeout_s=LONG_S)
+        return done.returncode, (done.stdout + done.stderr).decode()
+
+    code, text = run("stream", "offload", NAME)
+    assert code == 1 and "offsets 0 to" in text and "onelog store adopt" in text
+    assert "somebody rewrote" in tier_of(lake)["halted"]
+    code, text = run("store", "adopt", NAME)
+    assert code == 0 and "OneLog's own again" in text
+    assert tier_of(lake)["halted"] == ""
+    code, text = run("stream", "offload", NAME)
+    assert code == 0 and "50 records moved" in text
+    again = fetched(lake)
+    assert again[: len(written)] == written
+    assert len(again) == len(written) + 50
+    paths = set(files_named(lake))
+    named = [path for path in files_of(lake) if Path(path).name in paths]
+    rows = duckdb.execute(
+        'SELECT "offset", key, value FROM read_parquet($1) ORDER BY 1', [named]
+    ).fetchall()
+    assert rows == [(row[0], row[2], row[3]) for row in again]
+    assert run("store", "adopt", NAME) == (
+        0, f"{NAME}: nothing to adopt: the table has every file that OneLog wrote\n"
+    )  # fmt: skip

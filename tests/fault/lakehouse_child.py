@@ -12,9 +12,9 @@ from tests.support.lakehouses import LakeSite, table_settings
 from tests.support.tiers import KEY, Owner
 
 
-def main(folder: str, table_format: str, point: str) -> None:
-    """Write, copy, and die at the point."""
-    site = LakeSite(Path(folder), table_format)
+def main(folder: str, table_format: str, point: str, place: str) -> None:
+    """Write, copy, and die at the point; `place` is "disk" or "store"."""
+    site = LakeSite(Path(folder), table_format, has_disk=place == "disk")
     engine = site.engine()
     log = engine.open(KEY, table_settings(table_format))
     for _ in range(3):

@@ -11,6 +11,9 @@ from tests.fault import mqtt_child
 from tests.support.forks import Fork
 from tests.support.mqtt import DEADLINE_S, Client, connect
 
+BACKEND = "auto"
+"""What serves plain TCP, as `net.backend` names it."""
+
 
 class Server:
     def __init__(self, process: Fork) -> None:
@@ -34,7 +37,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def running(path: Path, fault: str = "") -> AsyncIterator[Server]:
-    process = await asyncio.to_thread(Fork, mqtt_child.run, path, fault)
+    process = await asyncio.to_thread(Fork, mqtt_child.run, path, fault, BACKEND)
     server = Server(process)
     try:
         async with asyncio.timeout(DEADLINE_S):

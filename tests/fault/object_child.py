@@ -1,8 +1,8 @@
 """A process that writes to an object engine until a fault point ends it.
 
-Usage: python -m tests.fault.object_child <directory>, with ONELOG_FAULTS, STORE_URL and
-STORE_OPTIONS (JSON) set. It prints what is promised: `synced <partition> <offset>` when all below
-it must survive, and `done` if no fault point ended it.
+Usage: python -m tests.fault.object_child <directory>, with ONELOG_FAULTS, STORE_URL, CHAIN_URL (may
+be empty) and STORE_OPTIONS (JSON) set. It prints what is promised: `synced <partition> <offset>`
+when all below it must survive, and `done` if no fault point ended it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,25 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
-def the_store() -> ObjectStore:
+def the_store(url: str) -> ObjectStore:
     options = json.loads(os.environ["STORE_OPTIONS"])
-    return open_store(StoreSettings(url=os.environ["STORE_URL"], options=options, deadline_ms=5000))
+    return open_store(StoreSettings(url=url, options=options, deadline_ms=5000))
 
 
-def an_engine(store: ObjectStore, directory: Path) -> ObjectEngine:
-    return object_engine(store, directory, join_rows=3, own_object_bytes=1500, checkpoint_objects=4)
+def an_engine(
+    store: ObjectStore, directory: Path, chain_store: ObjectStore | None = None
+) -> ObjectEngine:
+    small = {"join_rows": 3, "own_object_bytes": 1500, "checkpoint_objects": 4}
+    return object_engine(store, directory, chain_store=chain_store, **small)
 
 
 def main() -> None:
-    store, directory = the_store(), Path(sys.argv[1])
+    store, directory = the_store(os.environ["STORE_URL"]), Path(sys.argv[1])
+    chain_url = os.environ["CHAIN_URL"]
+    chain_store = the_store(chain_url) if chain_url else None
     faults.arm_from_environment(os.environ["ONELOG_FAULTS"])
     for _ in range(3):  # the next engine takes over from the one before, without a word
-        engine = an_engine(store, directory)
+        engine = an_engine(store, directory, chain_store)
         logs = [engine.open(key, SETTINGS) for key in KEYS]
         for turn in range(4):
             for number, log in enumerate(logs):

@@ -29,8 +29,8 @@ from onelog.broker import (
     Retention,
     StreamConfig,
 )
-from onelog.broker.broker import STATE_UNKNOWN
 from onelog.broker.sessions import STREAM as SESSIONS
+from onelog.broker.shards import STATE_UNKNOWN
 from onelog.config import Config
 from onelog.protocols.amqp.hub import Hub as AmqpHub
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS

@@ -18,7 +18,7 @@ from kio.index import load_request_schema
 from onelog.base.clock import SystemClock
 from onelog.base.errors import CorruptBatch
 from onelog.broker import Broker, StreamConfig
-from onelog.broker.broker import STATE_UNKNOWN
+from onelog.broker.shards import STATE_UNKNOWN
 from onelog.config import Config
 from onelog.kernel import ATTR_TRANSACTIONAL
 from onelog.protocols.kafka.apis import APIS, SERVED, Api, ApiKey

@@ -7,12 +7,21 @@ import contextlib
 
 import pytest
 
+from onelog.net.sockets import RING
 from onelog.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.reasons import ReasonCode
+from tests.fault import mqtt_server
 from tests.fault.mqtt_server import Server, running
+from tests.support.listening import needs_ring
 from tests.support.mqtt import DEADLINE_S, Client
 
 pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(params=["auto", pytest.param(RING, marks=needs_ring)], autouse=True)
+def sockets(request, monkeypatch):
+    """What makes the sends: no answer may go before what it says is kept, whatever makes it."""
+    monkeypatch.setattr(mqtt_server, "BACKEND", request.param)
 
 
 async def expect_death(client: Client, server: Server) -> None:

@@ -3,6 +3,7 @@ and back, and with two writers. Every answered record is there once, in order, w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,10 +11,12 @@ import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
-from onelog.base.errors import ColdDamaged, StorageFull, StoreFenced
+from onelog.base import faults
+from onelog.base.errors import ColdDamaged, ColdUnavailable, StorageFull, StoreFenced
 from onelog.base.ids import PartitionId
 from onelog.objects import names
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
@@ -23,7 +26,7 @@ from onelog.storage.object import ObjectEngine
 from tests.batches import append, fill, make_batch, read_all, spans
 from tests.fault.object_child import KEYS, SETTINGS, an_engine
 from tests.support.object_engine import a_store, object_engine
-from tests.support.s3_server import available, s3_server
+from tests.support.s3_server import S3Server, available, s3_server
 from tests.support.store_proxy import FOREVER, store_proxy
 
 pytest.importorskip("obstore")
@@ -57,6 +60,7 @@ POINTS = (
 def s3(tmp_path_factory):
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         server.bucket("log")
+        server.bucket("chain")
         yield server
 
 
@@ -93,6 +97,26 @@ def check_objects(store: ObjectStore, engine: ObjectEngine) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_what_was_answered_survives_a_kill_at_every_step(s3, url, tmp_path, point):
+    check_kill(s3, url, tmp_path, point)
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["chain.put=exit:7", "settle.note=exit:1", "chain.checkpoint=exit:1", "doom.delete=exit:2"],
+)
+def test_a_chain_in_a_store_of_its_own_survives_a_kill_and_each_store_has_its_part(
+    s3, url, tmp_path, point
+):
+    chain_url = f"s3://chain/{uuid.uuid4()}"
+    check_kill(s3, url, tmp_path, point, chain_url)
+    data, chain = opened(s3, url), opened(s3, chain_url)
+    assert {row.name.partition("/")[0] for row in data.list("")} == {"d"}
+    assert {row.name.partition("/")[0] for row in chain.list("")} == {"n"}
+    assert sweep(chain, {}, age_ms=-1000).seen == 0, "nothing but the chain lies there"
+
+
+def check_kill(s3: S3Server, url: str, tmp_path: Path, point: str, chain_url: str = "") -> None:
+    """Let a process die at a point, and compare what it promised with what is there."""
     child = subprocess.run(
         [sys.executable, "-m", "tests.fault.object_child", str(tmp_path)],
         capture_output=True,
@@ -104,6 +128,7 @@ def test_what_was_answered_survives_a_kill_at_every_step(s3, url, tmp_path, poin
             "PYTHONPATH": os.pathsep.join(sys.path),
             "ONELOG_FAULTS": point,
             "STORE_URL": url,
+            "CHAIN_URL": chain_url,
             "STORE_OPTIONS": json.dumps(s3.store_options),
         },
     )
@@ -114,8 +139,9 @@ def test_what_was_answered_survives_a_kill_at_every_step(s3, url, tmp_path, poin
         if word == "synced":
             promised[int(numbers[0])] = int(numbers[1])
     store = opened(s3, url)
-    for _ in range(2):  # the second one finds what the first one left
-        engine = an_engine(store, tmp_path)
+    chain_store = opened(s3, chain_url) if chain_url else None
+    for place in ("next", "last"):  # the second one finds what the first one left
+        engine = an_engine(store, tmp_path / place, chain_store)
         logs = [engine.open(key, SETTINGS) for key in KEYS]
         for number, log in enumerate(logs):
             assert log.end_offset >= promised[number], "an answered record is lost"
@@ -127,6 +153,64 @@ def test_what_was_answered_survives_a_kill_at_every_step(s3, url, tmp_path, poin
         check_objects(store, engine)
     for log in logs:
         check_whole(read_all(log), int(log.end_offset))
+    engine.close()
+
+
+KILLS = (
+    "chain.put",
+    "settle.put",
+    "settle.note",
+    "chain.checkpoint",
+    "open.epoch",
+    "open.fence",
+    "open.base",
+    "doom.delete",
+)
+
+
+@pytest.mark.parametrize("point", KILLS)
+def test_what_was_answered_survives_a_kill_of_the_store_at_every_step(s3, url, tmp_path, point):
+    killed: list[threading.Thread] = []
+
+    def kill() -> None:
+        if not killed and engine_count:
+            s3.kill()
+            killed.append(threading.Thread(target=s3.start))
+            killed[0].start()
+
+    store = opened(s3, url)
+    engine_count, promised = 0, 0
+    faults.arm(point, kill)
+    ends = time.monotonic() + 3 * WAIT_S
+    engine, log = None, None
+    try:
+        while not killed or engine_count < 3:  # engines that take over from each other
+            assert time.monotonic() < ends, "the store was not killed, or nothing goes on"
+            with contextlib.suppress(ColdUnavailable):
+                engine = an_engine(store, tmp_path)
+                engine_count += 1
+                log = engine.open(KEY, SETTINGS)
+                assert log.end_offset >= promised, "an answered record is lost"
+                for _ in range(3):
+                    fill(log, 4, size=200)
+                    promised = int(log.sync())
+                    engine.upkeep.settle()
+                    engine.upkeep.work()
+    finally:
+        faults.disarm()
+        for thread in killed:
+            thread.join()
+    assert engine is not None and log is not None
+    end = int(log.end_offset)
+    engine.core.chain.wait(WAIT_S)
+    last = an_engine(store, tmp_path)
+    log = last.open(KEY, SETTINGS)
+    assert promised <= log.end_offset == end
+    check_whole(read_all(log), end)
+    last.upkeep.settle()
+    last.upkeep.work()
+    check_objects(store, last)
+    last.close()
     engine.close()
 
 
@@ -195,6 +279,69 @@ def test_keys_that_are_refused_for_a_while_lose_nothing(s3, proxy, url, tmp_path
     assert failure.reason == "refused"
     assert "check the key" in str(failure)
     assert log.durable_offset == 0
+    proxy.heal()
+    assert log.sync() == 4
+    engine.close()
+
+
+@pytest.mark.parametrize("path", ["/w/", "/c/", "/base"])
+@pytest.mark.parametrize("kind", ["flip", "cut"])
+def test_a_start_reads_again_what_goes_bad_on_its_way(s3, proxy, url, tmp_path, kind, path):
+    old = object_engine(opened(s3, url), tmp_path)
+    log = old.open(KEY, LogSettings())
+    for turn in range(6):
+        fill(log, 2, size=200)
+        log.sync()
+        if turn == 2 and path == "/c/":
+            old.upkeep.checkpoint()
+    proxy.fault(kind, 1, method="GET", path=path)
+    new = object_engine(opened(s3, url, proxy.endpoint), tmp_path)
+    assert [fault.times for fault in proxy.faults] == [0], f"nothing was read of {path}"
+    check_whole(read_all(new.open(KEY, LogSettings())), 12)
+    old.close()
+    new.close()
+
+
+@pytest.mark.parametrize("kind", ["flip", "cut"])
+def test_rows_that_go_bad_on_their_way_are_fetched_again(s3, proxy, url, tmp_path, kind):
+    engine = object_engine(opened(s3, url), tmp_path)
+    log = engine.open(KEY, SETTINGS)
+    for _ in range(3):
+        fill(log, 4, size=200)
+        engine.upkeep.settle()
+    engine.close()
+    gets = 1
+    while True:  # each of the reads goes bad once
+        proxy.heal()
+        proxy.fault("delay", gets - 1, method="GET", path="/d/")
+        proxy.fault(kind, 1, method="GET", path="/d/")
+        engine = object_engine(opened(s3, url, proxy.endpoint), tmp_path)
+        check_whole(read_all(engine.open(KEY, SETTINGS)), 12)
+        engine.close()
+        if proxy.faults[-1].times:
+            break
+        gets += 1
+    assert gets > 6, "three rows have three index parts and three runs"
+
+
+def test_a_clock_that_is_refused_is_told_with_the_difference_and_loses_nothing(
+    s3, proxy, url, tmp_path
+):
+    engine = object_engine(opened(s3, url, proxy.endpoint), tmp_path)
+    log = engine.open(KEY, LogSettings())
+    proxy.date_moved_s = -3600
+    proxy.fault("skew", FOREVER, method="PUT")
+    fill(log, 4, size=200)
+    ends = time.monotonic() + WAIT_S
+    while engine.core.chain.last_failure is None and time.monotonic() < ends:
+        time.sleep(0.05)
+    failure = engine.core.chain.last_failure
+    assert failure is not None
+    assert failure.reason == "clock"
+    assert "s ahead of its own" in str(failure)
+    assert log.durable_offset == 0
+    with pytest.raises(ColdUnavailable, match="set the clocks right"):
+        object_engine(opened(s3, url, proxy.endpoint), tmp_path)
     proxy.heal()
     assert log.sync() == 4
     engine.close()

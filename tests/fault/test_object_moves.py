@@ -11,6 +11,7 @@ import uuid
 
 import pytest
 
+from onelog.objects.store import StoreSettings, open_store
 from onelog.protocols.mqtt.packets import Publish
 from tests.support.mqtt import connect
 from tests.support.s3_server import available, s3_server
@@ -29,6 +30,7 @@ PASSWORD = "correct horse battery staple"
 def s3(tmp_path_factory):
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         server.bucket("log")
+        server.bucket("chain")
         yield server
 
 
@@ -59,6 +61,40 @@ async def publish_until_killed(broker: StoredBroker, seconds: float) -> list[str
     await publisher.drop()
     broker.process.wait(30)
     return answered
+
+
+async def test_a_chain_in_a_bucket_of_its_own_holds_all_that_was_answered(s3, url, tmp_path):
+    options, chain_url = s3.store_options, f"s3://chain/{uuid.uuid4()}"
+    chosen = (f"object.chain_url={chain_url}", "object.settle_ms=300")
+    with stored_broker(tmp_path / "a", url, options, *chosen) as first:
+        answered = await publish_until_killed(first, 3.0)
+    assert len(answered) > 10, "there was no load to speak of"
+    with stored_broker(tmp_path / "b", url, options, *chosen) as second:
+        assert second.health()[0] == 200
+        reader = await connect(second.ports["mqtt"], "reader")
+        await reader.subscribe("$replay/earliest/plant/#", qos=1)
+        assert await reader.take(len(answered)) == answered
+        await reader.disconnect()
+        swept = json.loads(second.command("store", "sweep", "--json"))
+        assert swept["deleted"] == 0, "everything is too young"
+        await asyncio.to_thread(second.stop)
+    names = {
+        where: {
+            row.name.partition("/")[0]
+            for row in open_store(StoreSettings(url=where, options=options)).list("")
+        }
+        for where in (url, chain_url)
+    }
+    assert names == {url: {"d"}, chain_url: {"n"}}
+    # Without the bucket of the chain the history is not there: the broker says so, and writes
+    # nothing.
+    lost = StoredBroker(tmp_path / "a", url, options)
+    try:
+        assert await asyncio.to_thread(lost.process.wait, DEADLINE_S) != 0, lost.output
+        lost.drain()
+        assert "has no chain" in lost.output, lost.output
+    finally:
+        lost.kill()
 
 
 async def test_a_killed_broker_goes_on_in_an_empty_directory_with_all_that_was_answered(
@@ -108,6 +144,34 @@ async def test_a_killed_broker_goes_on_in_an_empty_directory_with_all_that_was_a
         )  # fmt: skip
         assert await session.is_silent()
         await session.disconnect()
+
+
+async def test_an_idle_broker_that_was_replaced_is_not_ready_and_says_so_in_short(
+    s3, url, tmp_path
+):
+    options = s3.store_options
+    with stored_broker(tmp_path / "a", url, options) as old:
+        client = await connect(old.ports["mqtt"], "one")
+        assert await client.publish("a/b", "first") == 0
+        assert old.health()[0] == 200
+        with stored_broker(tmp_path / "b", url, options):
+            status, text = 200, ""
+            ends = time.monotonic() + DEADLINE_S
+            while status == 200 and time.monotonic() < ends:
+                status, text = await asyncio.to_thread(old.health)
+                await asyncio.sleep(0.1)
+            assert status == 503, "an idle broker that was replaced stays ready"
+            assert "another broker took over" in text
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                assert await client.publish("a/b", "never") != 0
+        await client.drop()
+        await asyncio.to_thread(old.stop)
+        old.drain()
+        said = "".join(old.lines)
+        assert "Traceback" not in said, said
+        told = [line for line in old.lines if "another broker took over" in line]
+        assert len(told) <= 4, "".join(told)  # the log's and the metadata's chain
+        assert "stop one of them" in told[0]
 
 
 async def test_a_broker_that_was_replaced_is_fenced_answers_nothing_and_says_so(s3, url, tmp_path):

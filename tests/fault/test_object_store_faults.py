@@ -10,7 +10,14 @@ import pytest
 
 from onelog.base.errors import ColdDamaged, ColdUnavailable
 from onelog.objects.store import ObjectStore, StoreSettings, Taken, open_store
-from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, available, s3_server
+from tests.support.s3_server import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    S3Server,
+    available,
+    s3_server,
+    write_keys,
+)
 from tests.support.store_proxy import FOREVER, StoreProxy, store_proxy
 
 pytest.importorskip("obstore")
@@ -162,14 +169,6 @@ def test_clocks_that_differ_are_told_with_the_difference(store, proxy):
     assert told.value.reason == "clock"
 
 
-def write_keys(file, secret: str) -> None:
-    beside = file.with_suffix(".new")
-    beside.write_text(
-        f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n"
-    )
-    beside.replace(file)
-
-
 def test_a_file_of_credentials_is_read_anew_when_it_changes(s3, proxy, tmp_path):
     file = tmp_path / "credentials"
     nothing = {"aws_access_key_id": "", "aws_secret_access_key": ""}
@@ -177,16 +176,16 @@ def test_a_file_of_credentials_is_read_anew_when_it_changes(s3, proxy, tmp_path)
     with pytest.raises(ColdUnavailable, match="credentials") as told:
         store.put("t/a", [b"x"])
     assert told.value.reason == "refused"
-    write_keys(file, SECRET_KEY)
+    write_keys(file)
     store.put("t/a", [b"x"])
-    write_keys(file, "lost")
+    write_keys(file, secret="lost")
     # Keys that were changed are seen within a second, keys that are refused at once.
     deadline = time.monotonic() + 10
     with pytest.raises(ColdUnavailable, match="check the key"):
         while time.monotonic() < deadline:
             store.put("t/a", [b"y"])
             time.sleep(0.05)
-    write_keys(file, SECRET_KEY)
+    write_keys(file)
     store.put("t/a", [b"z"])
     assert store.get("t/a") == b"z"
 

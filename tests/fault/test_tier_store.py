@@ -108,12 +108,45 @@ def test_a_store_that_is_away_stops_nothing_here(log, store, proxy, kind):
     check_moved(log, store, whole)
 
 
+def test_a_clock_that_the_store_refuses_is_told_with_the_difference_and_loses_nothing(
+    log, store, proxy
+):
+    whole = read_all(log)
+    proxy.date_moved_s = 1800
+    proxy.fault("skew", FOREVER)
+    with pytest.raises(ColdUnavailable, match="s behind its own") as told:
+        upload_all(log)
+    assert told.value.reason == "clock"
+    assert log.tier.status().halted == "", "it goes on by itself"
+    proxy.heal()
+    move_all(log)
+    proxy.fault("skew", FOREVER)
+    with pytest.raises(ColdUnavailable, match="set the clocks right"):
+        read_all(log)
+    proxy.heal()
+    check_moved(log, store, whole)
+
+
 @pytest.mark.parametrize("kind", ["cut", "flip"])
 def test_bytes_that_go_bad_on_their_way_are_fetched_again(log, store, proxy, kind):
     whole = read_all(log)
     move_all(log)
     proxy.fault(kind, 1, method="GET", path="/t/")
     assert read_all(log) == whole
+
+
+@pytest.mark.parametrize("kind", ["cut", "flip"])
+def test_a_manifest_that_goes_bad_on_its_way_is_fetched_again(log, store, proxy, tmp_path, kind):
+    assert log.tier.upload(log.end_offset, Owner()) is not None
+    whole = read_all(log)
+    log.close()
+    again = tiered(tmp_path / "data", store).open(KEY, SMALL)
+    proxy.fault(kind, 1, method="GET", path="/m/")
+    assert again.tier.upload(again.end_offset, Owner()) is not None
+    assert [fault.times for fault in proxy.faults] == [0], "no manifest was read"
+    assert again.tier.status().halted == ""
+    check_moved(again, store, whole)
+    again.close()
 
 
 def test_an_object_with_a_bit_flipped_is_damaged_and_only_its_range_is_lost(log, store):

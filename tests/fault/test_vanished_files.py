@@ -24,7 +24,7 @@ from onelog.base.errors import (
     Unavailable,
 )
 from onelog.broker import EARLIEST, LOCAL, Broker, Durability, KeptTable, Message, StreamConfig
-from onelog.broker.broker import STATE_UNKNOWN
+from onelog.broker.shards import STATE_UNKNOWN
 from onelog.log.begun import FAILED
 from onelog.security.authenticator import Authenticator
 from tests.fault.test_internal_damage import QUIET, USERS, running, write_rows

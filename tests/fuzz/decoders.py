@@ -6,6 +6,7 @@ it can be given to it as it is. Inputs are changed packets of the corpus.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import random
@@ -30,6 +31,7 @@ from onelog.record.tables import decode_table, encode_table
 from tests.fuzz import fuzz_mqtt_codec
 from tests.fuzz.framing import load, mend_batch
 from tests.fuzz.mutation import mutate_bytes
+from tests.support.links import GREETING, accepting, frames_in
 from tests.support.listening import proxied
 
 Target = Callable[[bytes], None]
@@ -83,6 +85,26 @@ def try_amqp(data: bytes) -> None:
                 decode_properties(decode_content_head(event.payload).properties)
 
 
+def try_link(data: bytes) -> None:
+    """Reads of an inner link from the first byte on: it goes on, or ends with a reason."""
+    asyncio.run(_link(data))
+
+
+async def _link(data: bytes) -> None:
+    connection, wire, owner = accepting()
+    size = 1 + data[-1] % 64 if data and data[0] & 1 else max(1, len(data))
+    for at in range(0, len(data), size):
+        if wire.is_closing():
+            break
+        connection.data_received(data[at : at + size])
+    await asyncio.sleep(0)
+    frames_in(wire.written)
+    assert not owner.troubles.rows(), owner.troubles.rows()
+    assert wire.is_closing() == (connection.ended is not None)
+    connection.end("over")
+    await connection.closed
+
+
 def try_proxy(data: bytes) -> None:
     """The header of the PROXY protocol."""
     with contextlib.suppress(OnelogError):
@@ -116,6 +138,14 @@ def _table_seeds() -> list[bytes]:
     return [encode_table(values)[4:], encode_table({})[4:]]
 
 
+def _link_seeds() -> list[bytes]:
+    """Whole conversations, and each frame behind a handshake."""
+    talks = load("link")
+    return [b"".join(talk) for talk in talks] + [
+        GREETING + packet for talk in talks for packet in talk[2:]
+    ]
+
+
 def _packets(name: str) -> list[bytes]:
     return [packet for talk in load(name) for packet in talk]
 
@@ -126,6 +156,7 @@ DECODERS: dict[str, tuple[Target, Callable[[], list[bytes]]]] = {
     "record-batches": (try_batch, _batch_seeds),
     "amqp-frames": (try_amqp, lambda: _packets("amqp")),
     "amqp-tables": (try_table, _table_seeds),
+    "link-frames": (try_link, _link_seeds),
     "proxy-header": (try_proxy, lambda: [proxied("10.1.2.3")]),
 }
 """Target → what it tries, and what its inputs are made from."""

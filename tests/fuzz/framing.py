@@ -176,6 +176,25 @@ class Http:
         packet[:] = b"\r\n".join(lines) + gap + body
 
 
+class Link:
+    """A length of four bytes, a frame of an inner link."""
+
+    def split(self, data: bytes) -> list[bytes]:
+        found, at = [], 0
+        while at + 4 <= len(data):
+            end = at + 4 + struct.unpack_from(">I", data, at)[0]
+            found.append(data[at:end])
+            at = end
+        return found
+
+    def kind(self, packet: bytes) -> bytes:
+        return packet[4:5]
+
+    def mend(self, packet: bytearray) -> None:
+        if len(packet) >= 4:
+            struct.pack_into(">I", packet, 0, len(packet) - 4)
+
+
 FRAMINGS: dict[str, Framing] = {
     "mqtt": Mqtt(),
     "kafka": Kafka(),
@@ -183,6 +202,7 @@ FRAMINGS: dict[str, Framing] = {
     "websocket": Websocket(),
     "http": Http(),
     "management": Http(),
+    "link": Link(),
 }
 
 

@@ -22,7 +22,7 @@ from tests.fuzz.decoders import DECODERS, fuzz_decoder
 from tests.fuzz.framing import FRAMINGS, load
 from tests.fuzz.mutation import mutate_talk
 
-SECONDS = float(os.environ.get("ONELOG_FUZZ_S") or 30)
+SECONDS = float(os.environ.get("ONELOG_FUZZ_S") or 20)
 KEPT = sorted((Path(__file__).parent / "found").glob("*.reads"))
 
 

@@ -151,11 +151,10 @@ def dense_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_building, "INDEX_INTERVAL_BYTES", 600)
 
 
-def tiny(directory: str, readers: int = 1) -> RunCache:
-    """A reader may need two neighbouring runs at once, and a run has an index entry of 64 KiB."""
-    cache_bytes = (32 << 10) if readers == 1 else readers * 2 * (72 << 10)
+def tiny(directory: str) -> RunCache:
+    """A few runs of large batches fill it."""
     return small_cache(
-        Path(directory), cache_bytes=cache_bytes, index_bytes=4096, run_bytes=(512, 1024, 2048)
+        Path(directory), cache_bytes=32 << 10, index_bytes=4096, run_bytes=(512, 1024, 2048)
     )
 
 
@@ -185,7 +184,7 @@ def test_cold_rows_read_as_a_plain_list_does(seed: int, steps: list[str]) -> Non
 @given(seed=st.integers(0, 1 << 32))
 def test_threads_read_the_same_while_rows_are_joined_and_dropped(seed: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        cache = tiny(directory, readers=4)
+        cache = tiny(directory)
         store = open_store(StoreSettings(url=f"memory://model-{next(NAMES)}"))
         model = Model(seed, store, cache)
         failures: list[BaseException] = []

@@ -81,6 +81,8 @@ def look_at(data):
         both("scan_batches", data, 0, check_crc, 1)
         both("scan_valid", data, 0, check_crc, -1)
         both("scan_valid", data, 0, check_crc, 3)
+    both("mark_batches", data, 0, 1 << 20, 1)
+    both("mark_batches", data, 0, 100, 70, 2)
     for offset in (0, 2, 7, 1 << 40):
         both("find_batch", data, 0, len(data), offset)
         both("fit_batches", data, 0, len(data), 100, offset)
@@ -201,6 +203,7 @@ def packed(rows):
 @settings(max_examples=200)
 def test_topic_chunks_are_made_and_looked_up_the_same(chunks, key, rel_min, limit):
     index = b""
+    both("pack_topic_entries", [(packed(rows), limit) for rows in chunks], 160)
     for rows in chunks:
         both("move_topic_entries", packed(rows), 7)
         entries = both("sort_topic_entries", packed(rows), 7)

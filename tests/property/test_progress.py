@@ -30,6 +30,8 @@ class Ends(NamedTuple):
 class ReplicaSet:
     """A leader's progress with replicas that the test moves: min of who counts, if enough do."""
 
+    is_settled = True
+
     def __init__(self, durability: Durability, insync_min: int) -> None:
         self.at = int(durability is Durability.FSYNC)
         self.insync_min = insync_min

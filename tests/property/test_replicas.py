@@ -39,6 +39,8 @@ class AtOnce:
 class All:
     """A leader's progress: everybody counts, and nobody is known before it acks."""
 
+    is_settled = True
+
     def __init__(self, others: list[int]) -> None:
         self.ends = dict.fromkeys(others, 0)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from onelog.base.clock import ManualClock
 from onelog.log.pool import answer_of
-from onelog.metadata.local_rules import check_txn
+from onelog.metadata.rules import check_txn
 from onelog.metadata.store import Compare, Delete, Entry, Event, Op, Put, Range, TxnResult
 from onelog.observe.troubles import Troubles
 
@@ -152,6 +152,8 @@ class SimulatedSyncer:
 
 class MemoryStore:
     """A metadata store whose every answer is durable; its rows outlive a crash."""
+
+    reconcile_s = 0.0
 
     def __init__(self, rows: dict[str, Entry] | None = None) -> None:
         self.rows = {} if rows is None else rows

@@ -118,8 +118,8 @@ def decides_before_the_row_is_durable(patch: pytest.MonkeyPatch) -> None:
 def forgets_markers_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     honest = Completion.begin
 
-    def begin(completion: Completion, facts: Any, *, recovered: bool) -> Work:
-        work = honest(completion, facts, recovered=recovered)
+    def begin(completion: Completion, facts: Any, decider: Any, *, recovered: bool) -> Work:
+        work = honest(completion, facts, decider, recovered=recovered)
         if recovered:
             work._unmarked = []
         return work
@@ -141,13 +141,13 @@ def shows_aborted_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def marks_one_partition_only(patch: pytest.MonkeyPatch) -> None:
-    honest = Work._mark
+    honest = Work._mark_here
 
     def mark(work: Work, marker: Marker) -> Any:
         del work._unmarked[1:]
         return honest(work, marker)
 
-    patch.setattr(Work, "_mark", mark)
+    patch.setattr(Work, "_mark_here", mark)
 
 
 def drops_the_groups_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def drops_the_groups_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Offsets,
         "complete",
-        lambda store, group, producer, _commit: honest(store, group, producer, False),
+        lambda store, group, producer, _commit, epoch: honest(store, group, producer, False, epoch),
     )
 
 

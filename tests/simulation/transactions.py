@@ -32,6 +32,7 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.opening import open_coordinator
+from onelog.protocols.kafka.transactions.participants import Participants
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.record.batch import build_batch, iterate_batches
 from tests.logs import append_batches
@@ -126,7 +127,11 @@ class Transactions(World):
         await self.ids.open()
         self.groups = await Groups.open(self.broker, KafkaGroups(), self.clock)
         self.coordinator = await open_coordinator(
-            self.broker, self.topics, self.groups.offsets, self.ids, KafkaTransactions(), self.clock
+            self.broker,
+            Participants(self.broker, self.topics, self.groups),
+            self.ids,
+            KafkaTransactions(),
+            self.clock,
         )
         self.check_seen()
 

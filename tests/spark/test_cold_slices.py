@@ -27,6 +27,7 @@ from onelog.spark.source.reading import read_task
 from tests.conformance.kafka_brokers import unique
 from tests.spark.topics import access, append, make_topic, row, servers
 from tests.support.cold_rows import NamingEngine, NamingLog, make_naming
+from tests.support.pieces import put_piece
 from tests.support.served import Served
 
 SCHEMA = pa.schema(
@@ -201,3 +202,29 @@ def test_a_broker_without_a_store_is_asked_once() -> None:
     for _ in range(3):
         assert planner.cut(Storeless(), slices) == slices  # type: ignore[arg-type]
     assert asked == [("t", 0, 0, 10_000)]
+
+
+@pytest.mark.parametrize("whole_bytes", [1 << 30, 0], ids=["whole pieces", "runs"])
+def test_what_is_fetched_ahead_is_bounded(store, monkeypatch, whole_bytes) -> None:
+    monkeypatch.setattr(cold_runs, "RUN_BYTES", 64 << 10)
+    monkeypatch.setattr(cold_runs, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(cold_runs, "AHEAD_BYTES", 400 << 10)
+    rows, per = [], 20
+    for at in range(0, 30 * per, per):
+        batches = [build_batch([row("x" * 9000)] * 1, base_offset=at + n) for n in range(per)]
+        rows.append(put_piece(store, f"t/{unique()}", at, at + per, batches))
+    asked: list[int] = []
+
+    class Watched:
+        def get_range(self, name: str, start: int, length: int):
+            asked.append(length)
+            return store.get_range(name, start, length)
+
+    taken = most = 0
+    with cold_runs.RunsAhead(Watched(), rows, 0, 30 * per) as runs:
+        for run in runs:
+            assert run.fetched is not None
+            taken += len(run.fetched.result())
+            most = max(most, sum(asked) - taken)
+    assert taken == sum(one.log_bytes for one in rows)
+    assert 200 << 10 < most < (2 * 400 + 2 * 200) << 10  # twice, and what was just begun

@@ -315,7 +315,7 @@ def test_a_batch_that_is_damaged_on_the_disk_is_told_and_the_rest_can_be_read(
     # A broker that reads it itself, as MQTT does when it starts, stops this partition, no other.
     own_broker.stop()
     own_broker.start()
-    words = f"{topic}-0: the partition is damaged or the disk is full; the broker's admin API"
+    words = f"{topic}-0: the partition is damaged, the disk is full or the object store is away"
     with pytest.raises(PySparkException, match=words):
         read(subscribe=topic)
     assert f"{topic}/0 is damaged" in own_broker.get(f"/api/v1/streams/{topic}/partitions")

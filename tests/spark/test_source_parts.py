@@ -207,11 +207,12 @@ def test_an_answer_of_any_bytes_is_read_or_refused(data) -> None:
 class Answers:
     """A broker that answers what it is told to."""
 
-    def __init__(self, *ends: int) -> None:
+    def __init__(self, *ends: int, log_start: int = 0) -> None:
         self._ends = list(ends)
+        self._log_start = log_start
 
     def fetch(self, _request: bytes, _wait_s: float) -> list[Fetched]:
-        return [Fetched("t", 0, 0, self._ends.pop(0), 0, [], memoryview(b""))]
+        return [Fetched("t", 0, 0, self._ends.pop(0), self._log_start, [], memoryview(b""))]
 
     def fetch_ahead(self, _request: bytes) -> None:
         pass
@@ -224,6 +225,14 @@ def test_a_gap_at_the_end_of_the_log_is_the_end_and_records_to_come_are_waited_f
     behind = Answers(*[99] * (EMPTY_TRIES + 1))
     with pytest.raises(Unavailable, match="offsets 50 to 99 do not"):
         list(read_fetched(behind, [row], maker))
+
+
+def test_records_that_are_late_from_the_object_store_are_no_gap() -> None:
+    row = Slice("t", "t", 0, 50, 100)
+    maker = Maker(source_options(OPTIONS, streaming=False), pa.schema([]), 0, None)
+    late = Answers(*[200] * (EMPTY_TRIES + 1), log_start=-1)
+    with pytest.raises(Unavailable, match="offsets 50 to 99 do not"):
+        list(read_fetched(late, [row], maker))
 
 
 def cold_row(base: int, end: int, size: int) -> Row:

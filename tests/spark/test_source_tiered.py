@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.object_spark import cpu_s
+from bench.object_broker import cpu_s
 from onelog.kafka_client import LATEST, Client
 from onelog.kernel import ATTR_TRANSACTIONAL
 from onelog.pipelines.spec import BrokerKeys
@@ -110,9 +110,9 @@ def test_a_cold_read_leaves_the_broker_idle(spark, broker, keys) -> None:
     read(spark, broker, topic, keys, endingOffsets=until).count()  # workers are there now
     names = ("onelog_store_requests_total", "onelog_kafka_requests_total")
     before = [broker.metric(name) for name in names]
-    began, used = time.monotonic(), cpu_s(broker)
+    began, used = time.monotonic(), cpu_s(broker.process.pid)
     found = values(read(spark, broker, topic, keys, endingOffsets=until, coldReads="store"))
-    cpu, took = cpu_s(broker) - used, time.monotonic() - began
+    cpu, took = cpu_s(broker.process.pid) - used, time.monotonic() - began
     gets, requests = (broker.metric(name) - was for name, was in zip(names, before, strict=True))
     assert found == sorted(f"{p}-{n}" for p, end in ends.items() for n in range(end))
     assert gets == 0

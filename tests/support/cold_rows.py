@@ -58,6 +58,9 @@ class NamingLog:
     def cold_rows(self, start: int, upto: int) -> list[Row]:
         return list(rows_between(self.rows, start, upto))
 
+    def hold_cold(self, until_ms: int) -> None:
+        self.tier.hold_doomed(until_ms)
+
     def put(
         self,
         store: ObjectStore,

@@ -55,7 +55,7 @@ class Desk:
         self._connection = Connection(hub, PEER, KafkaListener())
         self._connection.principal = Principal("admin", "kafka")
 
-    async def ask(self, key: ApiKey, version: int | None = None, **body: Any) -> Any:
+    async def ask(self, key: ApiKey, version: int | None = None, /, **body: Any) -> Any:
         """The answer to a request, as a client of that version reads it."""
         api = APIS[key]
         number = api.last if version is None else version
@@ -178,10 +178,11 @@ async def desk(
     """An administrator at a hub, for the length of a block."""
     clock = clock or ManualClock()
     async with running(path, clock=clock, **hooks) as broker:
-        authenticator = Authenticator(broker.store, clock, SecuritySettings())
+        authenticator = await Authenticator.open(broker.store, clock, SecuritySettings())
         hub = Hub(broker, authenticator, config or Config(data_dir=str(path)), clock)
         await hub.open()
         try:
             yield Desk(hub, clock)
         finally:
             await hub.close()
+            await authenticator.close()

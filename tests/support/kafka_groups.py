@@ -103,7 +103,7 @@ class Rig:
         for _ in range(3):  # the look at old offsets is a task of its own
             await asyncio.sleep(0)
         last: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.groups._journal.put([(group_key("nobody"), None)], last.set_result)
+        self.groups._journals.put("nobody", [(group_key("nobody"), None)], last.set_result)
         assert await last is None
 
     async def member(self, group: str = "g", **rest: Any) -> JoinAnswer:

@@ -8,7 +8,7 @@ import datetime
 import importlib
 import io
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +182,16 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(path: Path, config: Config | None = None) -> AsyncIterator[Desk]:
-    """A desk for the length of a block."""
+async def desk(
+    path: Path,
+    config: Config | None = None,
+    prepare: Callable[[Broker], object] = lambda _broker: None,
+    **hooks: Any,
+) -> AsyncIterator[Desk]:
+    """A desk for the length of a block. The broker is prepared before the hub opens."""
     clock = ManualClock()
-    async with running(path, clock=clock) as broker:
+    async with running(path, clock=clock, **hooks) as broker:
+        prepare(broker)
         authenticator = await Authenticator.open(broker.store, clock)
         hub = Hub(broker, authenticator, config or Config(), clock)
         await hub.open()

@@ -23,6 +23,7 @@ from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
 from onelog.protocols.kafka.transactions.links import LinkRequest
 from onelog.protocols.kafka.transactions.opening import open_coordinator
+from onelog.protocols.kafka.transactions.participants import Participants
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.record.batch import build_batch, iterate_batches
 from tests.logs import append_batches
@@ -97,7 +98,13 @@ class PendingOffsetsTold:
         self.told: list[tuple[str, int, bool]] = []
         self.failures: list[Exception] = []
 
-    async def complete(self, group: str, producer_id: int, committed: bool) -> None:
+    def owns(self, group: str) -> bool:
+        return bool(group)
+
+    async def complete(
+        self, group: str, producer_id: int, committed: bool, coordinator_epoch: int
+    ) -> None:
+        del coordinator_epoch
         if self.failures:
             raise self.failures.pop()
         self.told.append((group, producer_id, committed))
@@ -124,8 +131,7 @@ class Desk:
         await self.producer_ids.open()
         self.coordinator = await open_coordinator(
             self.broker,
-            self.topics,
-            self.offsets,
+            Participants(self.broker, self.topics, self.offsets),
             self.producer_ids,
             self.settings,
             self.clock,

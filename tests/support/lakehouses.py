@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
 from onelog.base.clock import ManualClock
@@ -20,6 +21,7 @@ from onelog.storage.engine import LogSettings
 from onelog.storage.segment import SegmentEngine
 from onelog.storage.tier import TierSettings
 from onelog.storage.tiered import TieredEngine
+from tests.support.object_engine import object_engine, with_tiers
 from tests.support.pieces import small_cache
 
 
@@ -33,6 +35,15 @@ def table_settings(table_format: Any, **words: str) -> LogSettings:
     )
 
 
+def adopted(*logs: Any) -> int:
+    """Take over what all partitions of a stream lost; how many rows of manifests were made."""
+    parts = [log.tier.adoption() for log in logs]
+    made = logs[0].tier.adopt(parts)
+    for log, part in zip(logs, parts, strict=True):
+        log.tier.take_adopted(part, made[part.partition])
+    return sum(map(len, made.values()))
+
+
 class LakeSite:
     """A store in a folder, a catalog beside it, and brokers that come and go."""
 
@@ -43,8 +54,12 @@ class LakeSite:
         url: str = "",
         options: Mapping[str, str] | None = None,
         table_options: Mapping[str, str] | None = None,
+        *,
+        has_disk: bool = True,
     ) -> None:
-        """`options` are those of the store, `table_options` the same for who reads the table."""
+        """`options` are those of the store, `table_options` the same for who reads the table.
+        Without a disk, brokers have the engine `object`."""
+        self.has_disk = has_disk
         self.folder = folder
         self.format = table_format
         store = folder / "store"
@@ -79,15 +94,21 @@ class LakeSite:
         lake = self.lakehouse(faults)
         path = self.folder / name
         beside = self.folder / f"{name}-tier"
-        engine = TieredEngine(
-            SegmentEngine(path, self.clock),
-            open_store(StoreSettings(url=self.url, options=self.options, deadline_ms=5000)),
-            small_cache(beside / "cache"),
-            beside / "tiers",
-            self.clock,
-            bringing=lake.bring,
-            tables=lake,
-        )
+        store = open_store(StoreSettings(url=self.url, options=self.options, deadline_ms=5000))
+        if self.has_disk:
+            engine = TieredEngine(
+                SegmentEngine(path, self.clock),
+                store,
+                small_cache(beside / "cache"),
+                beside / "tiers",
+                self.clock,
+                bringing=lake.bring,
+                tables=lake,
+            )
+        else:
+            stored = object_engine(store, path, self.clock)
+            words = {"bringing": lake.bring, "tables": lake}
+            engine = with_tiers(stored, store, beside, self.clock, **words)
         self._open.append((engine, lake))
         return engine
 
@@ -123,6 +144,29 @@ class LakeSite:
         if self.format == "delta":
             return pa.table(table.to_pyarrow_table())
         return table.scan().to_arrow()
+
+    def rewrite(self, change: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> None:
+        """What a foreign writer does: all rows, in another order, in files of its own."""
+        table, rows = self.table(), change(self.rows())
+        rows = rows.take(pc.sort_indices(rows, [("value", "descending")]))
+        if self.format == "delta":
+            deltalake.write_deltalake(table, rows, mode="overwrite")
+        else:
+            table.overwrite(rows)
+
+    def paths(self) -> set[str]:
+        """The files that the table names."""
+        table = self.table()
+        if self.format == "delta":
+            return set(table.file_uris())
+        return {task.file.file_path for task in table.scan().plan_files()}
+
+    def vacuum(self) -> None:
+        """Files that the table no longer names are gone."""
+        kept = {path.rsplit("/", 1)[-1] for path in self.paths()}
+        for path in (self.folder / "store" / "lake").rglob("*.parquet"):
+            if path.name not in kept and "_delta_log" not in path.parts:
+                path.unlink()
 
     def commits(self) -> int:
         """Commits that added rows."""

@@ -1,7 +1,7 @@
 """Listeners for tests: a protocol that echoes, on a real socket, on asyncio or on uvloop.
 
 The name of a loop may end in that of a back end for plain TCP: `uvloop-epoll`. Without it the loop
-itself serves.
+itself serves. With `io_uring` a ring makes every send, also a lone one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import contextvars
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import pytest
 import trustme
 import uvloop
 from websockets.asyncio.client import connect
 
 from onelog.base.clock import SystemClock
+from onelog.kernel import probe_ring
 from onelog.net import (
     Gate,
     GateLimits,
@@ -28,14 +30,33 @@ from onelog.net import (
     TlsSettings,
     WebSocketSettings,
     bind,
+    sockets,
     start_listener,
 )
 from onelog.net.proxy import SIGNATURE
-from onelog.net.sockets import chosen_backend
+from onelog.net.sockets import EPOLL, RING, chosen_backend
 
 DEADLINE_S = 30.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-SERVED = (*LOOPS, *(f"{name}-epoll" for name in LOOPS if chosen_backend("auto") == "epoll"))
+
+
+def without_ring() -> str:
+    """Why io_uring cannot be used here; empty: it can."""
+    if chosen_backend("auto") != EPOLL:
+        return "sets of the kernel are not chosen here"
+    try:
+        probe_ring()
+    except OSError as error:
+        return f"no ring: {error}"
+    return ""
+
+
+needs_ring = pytest.mark.skipif(bool(without_ring()), reason=without_ring())
+SERVED = (
+    *LOOPS,
+    *(f"{name}-{EPOLL}" for name in LOOPS if chosen_backend("auto") == EPOLL),
+    *(pytest.param(f"{name}-{RING}", marks=needs_ring) for name in LOOPS),
+)
 """Every way in which plain TCP is served here."""
 _backend = contextvars.ContextVar("backend", default="loop")
 
@@ -46,6 +67,16 @@ SUBPROTOCOL = "mqtt"
 def over_websocket(**changes) -> WebSocketSettings:
     """A WebSocket listener of one subprotocol, which the tests' clients offer."""
     return WebSocketSettings(subprotocols=(SUBPROTOCOL,), **changes)
+
+
+@contextlib.contextmanager
+def ring_from(count: int) -> Iterator[None]:
+    """From how many sends of a pass on a ring makes them."""
+    before, sockets.RING_FROM = sockets.RING_FROM, count  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        sockets.RING_FROM = before  # type: ignore[misc]
 
 
 def run_on(loop_name: str, main: Callable[[], Awaitable[None]]) -> None:
@@ -60,7 +91,7 @@ def run_on(loop_name: str, main: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await main()
 
-    with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+    with ring_from(1), asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
         runner.run(bounded())
     assert not problems
 

@@ -28,6 +28,8 @@ class Fault(Enum):
 class FaultyStore:
     """A node's way to a store; nodes of one cluster have one each, over the same real store."""
 
+    reconcile_s = 0.0
+
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.faults: deque[Fault] = deque()

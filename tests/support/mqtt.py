@@ -256,6 +256,7 @@ async def serving(
     limits: MqttLimits | None = None,
     settings: BrokerSettings = FAST,
     clock: Clock | None = None,
+    backend: str = "auto",
     **hooks: Any,
 ) -> AsyncIterator[Node]:
     """A hub for the length of a block."""
@@ -272,6 +273,7 @@ async def serving(
         lambda peer: Connection(hub, peer),
         gate,
         handshake_timeout_s=hub.limits.connect_timeout_ms / 1000,
+        backend=backend,
     )
     node = Node(broker, hub, listener.port)
     try:

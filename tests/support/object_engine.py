@@ -9,9 +9,11 @@ from typing import Any
 
 from onelog.base.clock import Clock
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
-from onelog.storage.cold import RunCache
+from onelog.storage.cold import PlanHold, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey, in_place
 from onelog.storage.object import ObjectEngine, ObjectSettings
+from onelog.storage.segment import SegmentEngine
+from onelog.storage.tiered import NotedCopies, TieredEngine
 
 _NUMBERS = itertools.count()
 CACHE_BYTES = 64 << 20
@@ -26,11 +28,27 @@ def a_cache(directory: Path) -> RunCache:
 
 
 def object_engine(
-    store: ObjectStore, directory: Path, clock: Clock | None = None, **settings: Any
+    store: ObjectStore,
+    directory: Path,
+    clock: Clock | None = None,
+    chain_store: ObjectStore | None = None,
+    plans: PlanHold | None = None,
+    **settings: Any,
 ) -> ObjectEngine:
     """An engine that lingers for nothing."""
     settings = {"linger_ms": 0, "grace_ms": 0, "close_ms": 10_000, **settings}
-    return ObjectEngine(store, a_cache(directory), ObjectSettings(**settings), clock)
+    chosen = ObjectSettings(**settings)
+    cache = a_cache(directory)
+    return ObjectEngine(store, cache, chosen, clock, chain_store=chain_store, plans=plans)
+
+
+def with_tiers(
+    engine: ObjectEngine, store: ObjectStore, directory: Path, clock: Clock, **lake: Any
+) -> TieredEngine:
+    """An object engine whose streams may be tables; no partition lies on the disk."""
+    disk = SegmentEngine(directory / "segment", clock)
+    tiers = TieredEngine(disk, store, a_cache(directory), directory / "tiers", clock, **lake)
+    return tiers.beside(engine, partial(NotedCopies, engine))
 
 
 class InPlaceLog:
@@ -45,7 +63,7 @@ class InPlaceLog:
         return getattr(self._log, name)
 
     def _in_place(self, read: Any) -> Any:
-        if self._settles and not self._log.is_closed:
+        if self._settles and not getattr(self._log, "is_closed", False):
             self._engine.upkeep.settle()
         return in_place(self._log, read)
 
@@ -65,15 +83,21 @@ class InPlaceEngine:
 
     volatile = False
 
-    def __init__(self, url: str, directory: Path, clock: Clock, *, settles: bool) -> None:
+    def __init__(
+        self, url: str, directory: Path, clock: Clock, *, settles: bool, tiered: bool = False
+    ) -> None:
+        """`tiered`: its partitions may have a tier."""
         directory.mkdir(parents=True, exist_ok=True)
         small = {"join_rows": 3} if settles else {}
         self.engine = object_engine(a_store(url), directory, clock, **small)
+        self._outer: Any = self.engine
+        if tiered:
+            self._outer = with_tiers(self.engine, a_store(url), directory, clock)
         self._settles = settles
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return getattr(self._outer, name)
 
     def open(self, key: PartitionKey, settings: LogSettings) -> Any:
-        log = self.engine.open(key, settings)
+        log = self._outer.open(key, settings)
         return InPlaceLog(self.engine, log, settles=self._settles)

@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ACCESS_KEY, SECRET_KEY = "lake-keeper", "hush-this-is-the-secret-of-the-lake"
+NEXT_KEY = "lake-keeper-next"
+"""Another key of the same user, with the same secret."""
 REGION = "us-east-1"
 START_S = 120.0
 WEED = Path(sys.executable).parent / "weed"
 MADE = (200, 409)
 """Done, or done before."""
-PORTS = ("s3", "master", "volume", "filer")
+PORTS = ("s3", "master", "volume", "filer", "tls")
 
 
 def available() -> bool:
@@ -41,11 +43,17 @@ class S3Server:
 
     folder: Path
     ports: dict[str, int] = field(default_factory=dict)
+    certificate: tuple[Path, Path] | None = None
+    """Files of a certificate and its key: it is served by TLS, too."""
     _process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.ports['s3']}"
+
+    @property
+    def tls_endpoint(self) -> str:
+        return f"https://localhost:{self.ports['tls']}"
 
     @property
     def options(self) -> dict[str, str]:
@@ -82,7 +90,7 @@ class S3Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         # Not an Admin: for those a bucket that is missing is made, which hides the mistake.
         rights = ["Read", "List", "Tagging", "Write"]
-        keys = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+        keys = [{"accessKey": key, "secretKey": SECRET_KEY} for key in (ACCESS_KEY, NEXT_KEY)]
         maker = [{"accessKey": f"{ACCESS_KEY}-admin", "secretKey": SECRET_KEY}]
         people = [
             {"name": "lake", "credentials": keys, "actions": rights},
@@ -91,12 +99,17 @@ class S3Server:
         config = self.folder / "s3.json"
         config.write_text(json.dumps({"identities": people}))
         self.ports = self.ports or dict(zip(PORTS, free_pairs(len(PORTS)), strict=True))
+        secure = []
+        if self.certificate is not None:
+            words = ("port.https", "cert.file", "key.file")
+            values = (self.ports["tls"], *self.certificate)
+            secure = [f"-s3.{word}={value}" for word, value in zip(words, values, strict=True)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(WEED), "server", f"-dir={self.folder}", "-ip=127.0.0.1",
                  "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}",
                  f"-s3.port={self.ports['s3']}", "-s3.port.iceberg=0", "-s3.port.lance=0",
-                 f"-s3.localSocket={self.folder}/s3.sock", "-s3.autoCreateBucket=false",
+                 f"-s3.localSocket={self.folder}/s3.sock", "-s3.autoCreateBucket=false", *secure,
                  f"-master.port={self.ports['master']}", "-master.telemetry=false",
                  "-master.electionTimeout=1s",
                  "-master.volumeSizeLimitMB=64", f"-volume.port={self.ports['volume']}",
@@ -112,6 +125,12 @@ class S3Server:
             assert time.monotonic() < deadline, (self.folder / "log").read_text()[-3000:]
             time.sleep(0.2)
         return self
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
 
     def bucket(self, name: str) -> str:
         """Make a bucket, and its first volume: a first write may take seconds."""
@@ -157,10 +176,17 @@ class S3Server:
             connection.close()
 
 
+def write_keys(file: Path, key: str = ACCESS_KEY, secret: str = SECRET_KEY) -> None:
+    """Let a file of credentials hold these, at once."""
+    beside = file.with_suffix(".new")
+    beside.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
+    beside.replace(file)
+
+
 @contextlib.contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(folder: Path, certificate: tuple[Path, Path] | None = None) -> Iterator[S3Server]:
     """A server for as long as the block runs."""
-    server = S3Server(folder).start()
+    server = S3Server(folder, certificate=certificate).start()
     try:
         yield server
     finally:

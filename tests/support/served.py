@@ -42,11 +42,25 @@ class Served:
         self._ready.set()
 
     def __enter__(self) -> Served:
-        self._thread.start()
-        assert self._ready.wait(READY_S)
+        self.begin()
+        self.wait()
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def begin(self) -> None:
+        """Start; a node of a new cluster is ready only when others have started."""
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it is ready."""
+        assert self._ready.wait(READY_S)
+
+    def stop(self) -> None:
+        """End it in order. Idempotent."""
+        if not self._thread.is_alive():
+            return
         self._loop.call_soon_threadsafe(self._server.request_stop)
         self._thread.join(READY_S)
         assert not self._thread.is_alive()

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import email.utils
 import http.client
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
-Kind = Literal["lose", "drop", "delay", "throttle", "conflict", "refuse", "cut", "flip", "skew"]
+Kind = Literal[
+    "lose", "drop", "delay", "throttle", "conflict", "refuse", "cut", "flip", "skew", "age"
+]
 REFUSALS = {
     "throttle": (503, "SlowDown"),
     "conflict": (409, "ConditionalRequestConflict"),
@@ -26,7 +29,14 @@ REFUSALS = {
     "skew": (403, "RequestTimeTooSkewed"),
 }
 FOREVER = 1_000_000
+_MODIFIED = re.compile(rb"(?<=<LastModified>)[^<]+")
 HOP = ("connection", "transfer-encoding", "keep-alive", "content-length", "date")
+
+
+def _two_days_before(found: re.Match[bytes]) -> bytes:
+    told = datetime.datetime.fromisoformat(found[0].decode())
+    before = told - datetime.timedelta(days=2)
+    return before.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
 
 
 @dataclass
@@ -35,7 +45,7 @@ class Fault:
 
     lose: done, but no answer. drop: neither. delay: so many seconds later. throttle, conflict,
     refuse, skew: refused with 503, 409, 403, 403 and not done. cut: half of the answer's body.
-    flip: a bit of the answer's body is another.
+    flip: a bit of the answer's body is another. age: what a listing names is two days older.
     """
 
     kind: Kind
@@ -43,6 +53,8 @@ class Fault:
     method: str
     path: str
     seconds: float
+    key: str
+    """Of requests that were signed with this key."""
 
 
 class StoreProxy:
@@ -71,22 +83,30 @@ class StoreProxy:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def fault(
-        self, kind: Kind, times: int = 1, *, method: str = "", path: str = "", seconds: float = 0.0
+        self,
+        kind: Kind,
+        times: int = 1,
+        *,
+        method: str = "",
+        path: str = "",
+        seconds: float = 0.0,
+        key: str = "",
     ) -> None:
         """Let something happen to the next `times` requests that match."""
-        self.faults.append(Fault(kind, times, method, path, seconds))
+        self.faults.append(Fault(kind, times, method, path, seconds, key))
 
     def heal(self) -> None:
         """No fault from now on."""
         self.faults.clear()
         self.date_moved_s = 0.0
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str, signature: str) -> Fault | None:
         """The fault of a request."""
         with self._lock:
             self.requests.append((method, path))
             for fault in self.faults:
-                if fault.times > 0 and fault.method in ("", method) and fault.path in path:
+                is_meant = fault.method in ("", method) and fault.path in path
+                if fault.times > 0 and is_meant and f"{fault.key}/" in f"{signature}/":
                     fault.times -= 1
                     return fault
         return None
@@ -105,8 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
     owner: StoreProxy
 
     def pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = self.owner.take(self.command, self.path)
+        body = self.body()
+        fault = self.owner.take(self.command, self.path, self.headers.get("Authorization", ""))
         kind = fault.kind if fault else None
         if fault is not None and kind == "delay":
             time.sleep(fault.seconds)
@@ -129,8 +149,28 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "flip" and found:
             middle = len(found) // 2
             found = found[:middle] + bytes([found[middle] ^ 1]) + found[middle + 1 :]
+        if kind == "age":
+            found = _MODIFIED.sub(_two_days_before, found)
+            size = len(found)
         cut = len(found) // 2 if kind == "cut" else None
         self.answer(status, headers, found, size, cut)
+
+    def body(self) -> bytes:
+        """The body of a request as it came, in pieces with their lengths if the client sent it so:
+        the libraries of tables do."""
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        came = bytearray()
+        while True:
+            line = self.rfile.readline()
+            came += line
+            size_bytes = int(line.partition(b";")[0], 16)
+            if not size_bytes:
+                break
+            came += self.rfile.read(size_bytes + len(b"\r\n"))
+        while came[-4:] != b"\r\n\r\n":  # trailers
+            came += self.rfile.readline()
+        return bytes(came)
 
     def ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes, int]:
         """Ask the server the same, and read its whole answer."""

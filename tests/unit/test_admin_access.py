@@ -23,6 +23,8 @@ ALLOW = {
 async def api(tmp_path):
     async with admin_api(tmp_path) as found:
         found.broker.access.know_users(found.authenticator)
+        text, _info = await found.tokens.create("t", AdminRole.ADMIN, 10**9)
+        found.client.headers["authorization"] = f"Bearer {text}"
         yield found
 
 
@@ -57,6 +59,15 @@ async def test_a_rule_that_is_made_applies_when_it_is_answered(api):
     assert (yes["allowed"], yes["rule"]) == (True, made)
     no = await asked(api, "user:ann", "publish", "topic:home/bob/t")
     assert (no["allowed"], no["rule"], no["reason"]) == (False, None, "no rule allows it")
+
+
+async def test_who_has_no_login_makes_an_administrator_before_the_first_rule(tmp_path):
+    """Else nobody could change the list over the API from then on."""
+    async with admin_api(tmp_path) as api:
+        answer = await api.ask("POST", "/access/rules", ALLOW)
+        assert answer.status_code == 409
+        assert "POST /api/v1/users" in answer.json()["error"]["message"]
+        assert not api.broker.access.rules
 
 
 async def test_rules_come_in_their_order_and_are_searched_page_by_page(api):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
-from onelog.admin.api.declaring import VIEWER, ApiCall, Caller
+from onelog.admin.api.declaring import ADMIN, VIEWER, ApiCall, Caller
 from onelog.admin.api.events import LAG_MAX, STREAMS_MAX, EventQuery, EventStreams
 from onelog.base.clock import SystemClock
 from onelog.base.errors import InvalidName, NotAuthenticated, NotAuthorized, QuotaExceeded
+from onelog.security.roles import AdminRole
 from tests.support.access import rule
 from tests.support.admin import admin_api
 from tests.support.brokers import say
@@ -114,6 +116,27 @@ async def test_a_stream_ends_when_its_caller_may_no_longer_look(api):
         raise NotAuthenticated("revoked")
 
     source = await api.events.follow(asked(recheck=gone))
+    with pytest.raises(StopAsyncIteration):
+        await anext(source)
+
+
+async def test_a_role_that_is_taken_away_shows_no_more_messages_not_even_in_this_interval(api):
+    await api.broker.access.change([rule("allow user:joe subscribe topic:a")])
+    now = [Caller("joe", ADMIN, "token")]
+    call = replace(asked(lambda: now[0], interval_ms=60_000, filter="#"), caller=now[0])
+    source = await api.events.follow(call)
+    assert decoded(await anext(source))[0][0] == "rates"
+    await say(api.broker, "b", "an administrator sees it")
+    (event,) = await next_named(source, "message")
+    assert event[1]["topic"] == "b"
+    now[0] = Caller("joe", VIEWER, "token")
+    waiting = asyncio.ensure_future(next_named(source, "message"))
+    await asyncio.sleep(0)
+    for topic in ("b", "a"):
+        await say(api.broker, topic, "text")
+    assert [body["topic"] for _name, body in await waiting] == ["a"]
+    now[0] = Caller("joe", AdminRole.NONE, "token")
+    await say(api.broker, "a", "text")
     with pytest.raises(StopAsyncIteration):
         await anext(source)
 

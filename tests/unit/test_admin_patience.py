@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 
 from onelog.admin import admission, door, server
+from onelog.admin.bodies import body_bound
 from onelog.admin.server import HttpServer
 from onelog.net import bind
 from tests.support.backups import until
@@ -50,6 +51,43 @@ async def listening(busy: asyncio.Event | None = None) -> AsyncIterator[tuple[Ht
     try:
         async with asyncio.timeout(DEADLINE_S):
             yield http, listener.port
+    finally:
+        await http.close()
+
+
+async def test_a_body_that_announces_too_much_is_refused_by_its_head():
+    asked = 0
+
+    async def application(scope, receive, send) -> None:
+        nonlocal asked
+        asked += 1
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    bound = body_bound(1000, "413 Content Too Large", {"error": {"code": "too_large"}})
+    listener = bind("admin", "127.0.0.1", 0)
+    http = HttpServer(listener, application, CONNECTIONS_MAX, body=bound)
+    http.start()
+    try:
+        async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
+            # More peers than there are places: they take none, and each has its answer though it
+            # sends on.
+            for _ in range(3 * CONNECTIONS_MAX):
+                body = bytes(200_000)
+                refused = await opened(
+                    stack, listener.port, HEAD + b"Content-Length: 9999999999\r\n\r\n" + body
+                )
+                assert await status(refused) == 413
+                assert b'{"error":{"code":"too_large"}}' in await refused.read()
+            assert (asked, http.admission.refused) == (0, 0)
+            whole = HEAD + b"Content-Length: 1000\r\n\r\n" + bytes(1000)
+            assert await status(await opened(stack, listener.port, whole)) == 200
+            # Behind a request that is served, nothing gets in between its answer.
+            both = whole + HEAD + b"Content-Length: 1001\r\n\r\n" + bytes(1001)
+            reader = await opened(stack, listener.port, both)
+            assert await status(reader) == 200
     finally:
         await http.close()
 

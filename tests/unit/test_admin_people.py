@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 from onelog.admin.api.logins import IDLE_S, LIFETIME_S, SESSIONS_MAX, LoginSessions
 from onelog.admin.api.table import operations
@@ -12,7 +15,10 @@ from onelog.base.clock import ManualClock
 from onelog.security.authenticator import SecuritySettings
 from onelog.security.identity import Identity
 from onelog.security.roles import AdminRole, lesser
+from onelog.security.tokens import TokenSettings
+from tests.support.access import rule
 from tests.support.admin import admin_api, client_of, new_desk
+from tests.support.brokers import say
 
 NEVER = SecuritySettings(anonymous="never")
 
@@ -90,6 +96,32 @@ async def test_without_users_this_machine_may_do_everything_and_is_told_so(api):
     body = (await api.get("/session")).json()
     assert (body["role"], body["open"]) == ("viewer", False)
     assert (await api.ask("DELETE", "/users/root")).status_code == 403
+
+
+async def test_as_soon_as_there_is_a_rule_who_has_no_login_only_looks_and_by_the_rules(api):
+    """Where certificates or a provider say who comes, there are rules and no user."""
+    await say(api.broker, "secret/x", "text")
+    assert (await api.get("/messages?filter=secret/x")).json()["items"]
+    await api.broker.access.change([rule("allow certificate:pump all topic:#")])
+    body = (await api.get("/session")).json()
+    assert (body["name"], body["role"], body["open"]) == ("anonymous", "viewer", False)
+    assert (await api.get("/messages?filter=secret/x")).status_code == 403
+    assert (await api.get("/access/rules")).status_code == 403
+    made = {"name": "root", "password": "a secret", "role": "admin"}
+    assert (await api.ask("POST", "/users", made)).status_code == 403
+    await api.broker.access.change(remove=["1"], may_open=True)
+    assert (await api.get("/session")).json()["open"]
+
+
+async def test_where_an_identity_provider_says_who_comes_who_has_no_login_only_looks(tmp_path):
+    public = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key(), as_dict=True)
+    keys = tmp_path / "jwks.json"
+    keys.write_text(json.dumps({"keys": [public | {"kid": "k"}]}))
+    tokens = TokenSettings(jwks_file=str(keys), issuer="https://id.example", audience="onelog")
+    async with admin_api(tmp_path, settings=SecuritySettings(tokens=tokens)) as api:
+        assert api.authenticator.takes_tokens
+        assert (await api.get("/session")).json()["role"] == "viewer"
+        assert (await api.ask("POST", "/views", {"name": "v", "filter": "#"})).status_code == 403
 
 
 async def test_the_first_user_that_is_made_over_the_api_is_an_administrator(api):

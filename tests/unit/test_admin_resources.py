@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import typing
 
+import msgspec
 import pytest
 
+from onelog.admin.api.settings import HOT, HotSettings
 from onelog.broker import EARLIEST, LOCAL, Message, StreamConfig
+from onelog.config import Config
 from onelog.observe import log_level
 from onelog.queues.exchanges import Binding, Destination
 from onelog.queues.settings import QueueRecord
@@ -371,6 +375,44 @@ async def test_the_log_level_changes_while_the_broker_runs(api):
         await api.ask("PATCH", "/config", {"log_level": before})
     (row,) = await api.items("/config?search=listeners.mqtt.port")
     assert (row["value"], row["hot"]) == (1883, False)
+
+
+@pytest.mark.parametrize(
+    ("field", "key", "value", "name", "now"),
+    [
+        ("ban_failures", "security.bans.failures", 3, "failures", 3),
+        ("ban_ms", "security.bans.ban_ms", 90_000, "ban_s", 90.0),
+        ("ban_delay_ms", "security.bans.delay_ms", 250, "delay_s", 0.25),
+    ],
+)
+async def test_settings_of_bans_change_while_the_broker_runs(api, field, key, value, name, now):
+    bans = api.desk.opened.authenticator.bans
+    before = msgspec.structs.asdict(bans.settings)
+    answer = await api.ask("PATCH", "/config", {field: value})
+    assert answer.json() == {"key": key, "value": value, "source": "api", "hot": True}
+    assert msgspec.structs.asdict(bans.settings) == before | {name: now}
+    (row,) = await api.items(f"/config?search={key}")
+    assert row == answer.json()
+
+
+async def test_a_change_that_is_none_or_more_than_one_is_refused(api):
+    for body in ({}, {"log_level": "info", "ban_failures": 3}, {"ban_ms": 10}):
+        assert (await api.ask("PATCH", "/config", body)).status_code == 400
+    rows = await api.items("/config?search=security.bans")
+    assert {row["key"]: row["source"] for row in rows}["security.bans.failures"] == "default"
+
+
+def test_what_is_hot_has_the_bounds_of_the_configuration():
+    (hot,) = msgspec.inspect.multi_type_info([HotSettings])
+    fields = {row.name: row.type for row in hot.fields}
+    for key, setting in HOT.items():
+        section = Config
+        *parts, last = key.split(".")
+        for part in parts:
+            section = typing.get_type_hints(section)[part]
+        (known,) = [row for row in msgspec.inspect.type_info(section).fields if row.name == last]
+        plain = known.type.type if isinstance(known.type, msgspec.inspect.Metadata) else known.type
+        assert plain in fields[setting.field].types, key
 
 
 async def test_a_retained_message_that_nobody_may_have_is_not_listed(api):

@@ -261,6 +261,37 @@ async def test_an_operator_changes_only_what_the_rules_show(api):
     assert api.broker.streams.find("secret-stream") is not None
 
 
+async def test_an_operator_moves_a_group_only_in_the_topics_that_the_rules_show(api):
+    await api.authenticator.users.add("mia", "password", scram=False, role=AdminRole.OPERATOR)
+    rules = ("allow user:mia subscribe topic:public/#", "allow user:mia consume cursor:group/*")
+    await api.broker.access.change([rule(text) for text in rules])
+    token = (await api.tokens.create("t", AdminRole.OPERATOR, 100_000, owner="mia"))[0]
+    head = {"authorization": f"Bearer {token}"}
+
+    def stands() -> dict[str, int]:
+        row = api.desk.desk("kafka").group("public-group")
+        return {place.topic: place.offset for place in row.positions}
+
+    assert stands() == {"public.t": 1, "secret.t": 1}
+    one = "/cursors/kafka:public-group"
+    assert (await api.ask("POST", one + "/reset", headers=head)).status_code == 200
+    assert stands() == {"public.t": 0, "secret.t": 1}
+    told = set()
+    for topic in ("secret.t", "absent.t"):
+        for path, field in ((one, "stream"), ("/kafka/groups/public-group", "topic")):
+            body = {field: topic, "to": "earliest"}
+            answer = await api.ask("POST", f"{path}/seek", body, headers=head)
+            assert answer.status_code == 404
+            told.add(answer.text.replace(topic, ""))
+    assert len(told) == 1
+    assert stands() == {"public.t": 0, "secret.t": 1}
+    body = {"topic": "secret.t", "to": "earliest"}
+    answer = await api.ask(
+        "POST", "/kafka/groups/public-group/seek", body, headers=api.heads["root"]
+    )
+    assert (answer.status_code, stands()["secret.t"]) == (200, 0)
+
+
 async def test_an_operator_changes_a_stream_only_with_a_right_to_all_of_its_topics(api):
     """A stream is seen in part; a change of it is for every topic in it."""
     await api.authenticator.users.add("mia", "password", scram=False, role=AdminRole.OPERATOR)

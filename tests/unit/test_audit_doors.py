@@ -176,6 +176,7 @@ async def test_secrets_of_a_request_are_in_no_record(tmp_path):
             "token.create",
         ]
         assert [row.resource for row in found] == ["ann", "ann", "a/b", "l"]
+        assert found[1].detail == {"password": "(not shown)"}  # that it was changed is told
         told = json.dumps([msgspec.to_builtins(row) for row in found])
         assert CANARY not in told
         assert new.json()["token"] not in told

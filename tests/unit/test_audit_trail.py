@@ -198,7 +198,13 @@ def test_fields_that_may_be_secret_are_not_shown():
         "groups": ["a", "b"],
     }
     found = shown_fields(fields)
-    assert found == {"name": "ann", "settings.partitions": 3, "groups": ["a", "b"]}
+    assert found == {
+        "name": "ann",
+        "password": "(not shown)",
+        "settings.partitions": 3,
+        "groups": ["a", "b"],
+    }
+    assert shown_fields({"password": None, "role": "viewer"}) == {"role": "viewer"}
 
 
 @pytest.mark.parametrize("principal", [LOCAL, Principal("ann", "mqtt")])

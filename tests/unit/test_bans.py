@@ -49,6 +49,22 @@ def test_a_ban_is_over_after_its_time_and_begins_with_a_clean_sheet(
     assert bans.failed(HOST) == 0.1
 
 
+def test_other_settings_count_from_the_next_failure_on_and_a_ban_lasts_as_it_was_said(
+    bans: Bans, clock: ManualClock
+) -> None:
+    for _ in range(3):
+        bans.failed(HOST)
+    bans.settings = BanSettings(failures=4, ban_s=60.0, delay_s=0.2)
+    assert bans.failed(HOST) == 1.6
+    (row,) = bans.rows()
+    assert row.until_ms - row.since_ms == 60_000
+    bans.settings = BanSettings(failures=0, ban_s=3600.0)
+    assert not bans.admits(HOST)
+    clock.advance(60.1)
+    assert bans.admits(HOST)
+    assert bans.failed(HOST) == 0.0
+
+
 def test_failures_that_are_far_apart_never_ban(bans: Bans, clock: ManualClock) -> None:
     for _ in range(1_000):
         assert bans.failed(HOST) <= 0.2

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from bench import amqp, kafka
 from bench import page as making
 from bench.growth import CURVES
 from bench.page_growth import curves_of
@@ -162,6 +163,49 @@ def test_the_rows_of_growth_are_curves_of_both_sides_and_the_page_says_how_they_
     assert "| 2 at 1 | 5 at 10,000 | 2.5x |" in page(benches)
     (made,) = making.draw(tmp_path, benches)
     assert set(CURVES) <= set(svg_texts(made))
+
+
+def kept_bars(bench):
+    return {one["name"]: one["bar"] for one in read_kept(making.KEPT)[bench].rows()}
+
+
+def test_the_bars_of_kafka_and_amqp_are_those_that_were_promised():
+    """Issue 16's goals; the kept results are judged by the bars that the benchmarks have now."""
+    promised = {
+        "kafka": {
+            f"os, {load} {size} B, MB/CPU-s": 1.8
+            for load in ("librdkafka, both", "16 KB batches, consume")
+            for size in (100, 1024)
+        },
+        "amqp": {
+            f"{queue}, 100 pairs, {load}": bar
+            for queue in ("classic", "quorum")
+            for load, bar in (
+                ("window 20: msg/s", 14),
+                ("one message each: msg per CPU-second", 8),
+            )
+        },
+    }
+    for bench, bars in promised.items():
+        assert bars.items() <= kept_bars(bench).items()
+
+
+def test_kept_results_are_judged_by_the_bars_that_the_benchmarks_have_now():
+    for name, bar in kept_bars("kafka").items():
+        policy, _, case = name.partition(", ")
+        if (case := case.removesuffix(", MB/CPU-s")) in kafka.THROUGHPUT:
+            assert bar == kafka.PER_CPU_BARS.get(case, kafka.PER_CPU_BAR), (policy, case)
+    assert set(kafka.PER_CPU_BARS) <= set(kafka.THROUGHPUT)
+    for name, bar in kept_bars("amqp").items():
+        case, _, unit = name.partition(", ")[2].partition(": ")
+        if case in amqp.CASES:
+            assert bar == amqp.CASES[case][1 if unit == "msg/s" else 2], name
+    for bench in read_kept(making.KEPT).values():
+        for one in bench.rows():
+            again = row(
+                one["name"], one["value"], one["unit"], one["bar"], low=bool(one.get("low"))
+            )
+            assert one["holds"] == again["holds"], one["name"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import LimitExceeded, StateUnknown, StorageFull, Unavailable
 from onelog.broker import LOCAL, Broker, Message, Session, SessionRecord, sessions
-from onelog.broker.broker import STATE_UNKNOWN
 from onelog.broker.sessions import NEVER_MS, STREAM
+from onelog.broker.shards import STATE_UNKNOWN
 from onelog.log.catalog import Catalog
 from onelog.metadata.local import LocalStore
 from tests.support.brokers import running
@@ -186,7 +186,7 @@ async def test_no_session_is_taken_for_new_while_those_that_are_kept_cannot_be_r
     async def unreadable(_catalog: Catalog, _clock: object, name: str) -> None:
         raise StateUnknown(f"what {name} keeps is not known")
 
-    monkeypatch.setattr(sessions.KeptTable, "open", unreadable)
+    monkeypatch.setattr(sessions.KeptTable, "make", unreadable)
     async with running(tmp_path) as broker:
         (row,) = broker.troubles.standing()
         assert (row.kind, row.place, row.blocks) == (STATE_UNKNOWN, STREAM, True)

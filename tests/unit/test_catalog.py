@@ -91,7 +91,7 @@ async def test_a_change_is_made_whole_when_whoever_asked_for_it_leaves(
 async def test_what_cannot_be_created_changes_nothing(node: Node) -> None:
     catalog = await node.start()
     await catalog.create(MAIN)
-    catalog.reserved = ("amqp.",)
+    catalog.checks.reserved = ("amqp.",)
     refused: list[tuple[StreamConfig, type[OnelogError]]] = [
         (MAIN, AlreadyExists),
         (StreamConfig(name="other", captures=("#",)), Conflict),

@@ -117,10 +117,22 @@ def test_the_whole_at_a_glance(onelog):
     assert "server.version" in shown.out
     assert json.loads(onelog("overview", "--json").out)["status"] == "ok"
     assert "127.0.0.1" in onelog("listener", "list").out
+    assert onelog("node", "list", "--json").rows[0]["here"] is True
+    assert set(json.loads(onelog("cluster", "status", "--json").out)) > {"mode", "totals"}
+    alone = onelog("cluster", "status").out
+    assert "on its own" in alone
+    assert "totals" not in alone, "a node on its own has no replicas to count"
     assert "mqtt" in onelog("info").out
     assert onelog("status").code == 0
     assert json.loads(onelog("status", "--json").out)["info"]["pid"]
     assert "role" in onelog("whoami").out
+
+
+def test_an_overview_has_rates_though_nobody_asked_before(onelog, publish):
+    publish("glance/rate", "one")
+    rates = json.loads(onelog("overview", "--json").out)["rates"]
+    assert isinstance(rates["published_messages"], float)
+    assert isinstance(rates["protocols"]["mqtt"]["received_messages"], float)
 
 
 def test_streams_partitions_and_segments(onelog):
@@ -151,6 +163,7 @@ def test_topics_and_messages(onelog, publish):
         "look/a", "look/b",
     }  # fmt: skip
     assert "two" in onelog("topic", "list", "look/#", "--last").out
+    assert "last" not in onelog("topic", "list", "look/#").out, "columns that would be empty"
     assert [row["name"] for row in onelog("topic", "tree", "look", "--json").rows] == ["a", "b"]
     assert "look/a" in onelog("topic", "show", "look/a").out
     newest = onelog("message", "peek", "look/a", "--json").rows
@@ -255,6 +268,21 @@ def test_the_log_level_changes_while_the_server_runs(onelog):
     assert (row["value"], row["source"]) == ("debug", "api")
     assert onelog("config", "set", "--log-level", "info").code == 0
     assert onelog("config", "set", "--log-level", "loud").code == 2
+
+
+def test_bans_are_made_stricter_while_the_server_runs(onelog):
+    assert onelog("config", "set", "--ban-failures", "3").out == (
+        "security.bans.failures is 3 until the server ends\n"
+    )
+    assert onelog("config", "set", "--ban", "2h").code == 0
+    assert onelog("config", "set", "--ban-delay", "1s").code == 0
+    rows = onelog("config", "list", "--filter", "security.bans", "--json").rows
+    found = {row["key"].rpartition(".")[2]: row["value"] for row in rows if row["hot"]}
+    assert found == {"failures": 3, "ban_ms": 7_200_000, "delay_ms": 1000}
+    for options in ((), ("--ban", "2h", "--ban-failures", "3")):
+        refused = onelog("config", "set", *options)
+        assert refused.code != 0
+        assert "exactly one of" in refused.err
 
 
 def test_events_are_followed_line_by_line(onelog, here):

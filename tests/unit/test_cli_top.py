@@ -107,6 +107,15 @@ def test_ctrl_c_ends_the_view_and_gives_the_terminal_back(server):
         assert b"\x1b[?1049l" in terminal.heard
 
 
+def test_the_only_picture_of_a_terminal_has_everything(busy):
+    words = command("top", "--interval", "0.3", "--count", "1")
+    with Terminal(words, busy.folder, environment()) as terminal:
+        assert terminal.end() == 0
+        shown = terminal.heard.decode(errors="replace")
+        assert "free of" in shown
+        assert "mqtt/sleeper" in shown
+
+
 def test_a_watched_list_redraws_the_screen(server):
     words = command("stream", "list", "--watch", "0.3")
     with Terminal(words, server.folder, environment()) as terminal:

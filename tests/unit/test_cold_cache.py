@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from onelog.objects import index_building
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.storage.cold import Brought, ColdRows, RunCache
+from onelog.storage.cold.ahead import ReadAhead
 from onelog.storage.cold.carrying import piece_of
 from onelog.storage.cold.queues import TwoQueues
 from onelog.storage.cold.runs import Marks, PieceKey, Run
@@ -195,7 +197,7 @@ def test_when_all_runs_wait_for_readers_the_next_bring_waits_and_then_fails(
 
 def a_run(name: str, first: int = 0, size_bytes: int = 10) -> Run:
     marks = Marks()
-    marks.add(first, 0)
+    marks.extend(struct.pack("<q", first), struct.pack("<I", 0))
     run = Run(PieceKey(name, 0), first, first + 10, marks, size_bytes, 0)
     run.fresh = False
     return run
@@ -422,6 +424,65 @@ def test_batches_that_another_process_rebuilds_are_checked_and_cached(store, cac
     assert (cache.memory_bytes > 0) == failing
 
 
+GROUP = 124
+"""Batches of a row group: a little more than the shorter runs of `wide_cache`."""
+
+
+@pytest.fixture
+def wide_cache(tmp_path: Path) -> Iterator[RunCache]:
+    sizes = (16 << 10, 128 << 10, 256 << 10)
+    made = small_cache(tmp_path / "wide", cache_bytes=8 << 20, run_bytes=sizes)
+    yield made
+    made.close()
+
+
+def test_each_row_group_is_rebuilt_once_for_a_reader_that_goes_on(store, wide_cache):
+    row, batches = thousand(store)
+    brought: list[int] = []
+    together: list[int] = []
+    busy = threading.Semaphore(8)
+
+    def rebuild(row: Row, offset: Offset, size_bytes: int, path: Path) -> Brought:
+        busy.acquire()
+        first = last = offset // GROUP * GROUP
+        size = 0
+        while last < 1000 and size < size_bytes:
+            brought.append(last // GROUP)
+            size += sum(map(len, batches[last : last + GROUP]))
+            last = min(1000, last + GROUP)
+        time.sleep(0.01)  # the reader gets there before the run does
+        path.write_bytes(b"".join(batches[first:last]))
+        together.append(8 - busy._value)
+        busy.release()
+        return Brought(Offset(first), Offset(last), size)
+
+    rows = ColdRows("p", store, wide_cache, [parquet_row(row)], bringing=rebuild)
+    for offset in range(1000):
+        assert read_at(rows, offset) == batches[offset]
+    wide_cache.ahead.close()
+    assert sorted(brought) == list(range(9))
+    assert max(together) > 1, "several runs are on their way for a reader that goes on for long"
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["busy", "idle"])
+def test_more_runs_are_asked_for_ahead_of_a_reader_that_goes_on_for_long_while_threads_are_idle(
+    store, wide_cache, monkeypatch, is_idle
+):
+    row, _ = thousand(store)
+    rows = ColdRows("p", store, wide_cache, [row])
+    wishes: list[partial[None]] = []
+    monkeypatch.setattr(ReadAhead, "ask", lambda _ahead, wish: wishes.append(wish))
+    monkeypatch.setattr(ReadAhead, "is_idle", is_idle)
+    asked: list[int] = []
+    for offset in range(700):
+        read_at(rows, offset)
+        asked.append(len(wishes))
+        while wishes:
+            wishes.pop()()
+    assert (max(asked) > 1) == is_idle
+    assert store.counts.get == 1 + len(wide_cache.runs())
+
+
 def test_a_rebuilt_batch_with_a_bad_checksum_is_damage(store, cache):
     row, batches = thousand(store)
 
@@ -485,7 +546,7 @@ def test_a_reader_that_waits_for_a_read_ahead_without_room_fetches_the_run_itsel
         raise ColdUnavailable("no room")
 
     monkeypatch.setattr(cache, "_reserve", full)
-    cache.ahead.ask(partial(rows._carrier._fetch_ahead, row, 500))
+    cache.ahead.ask(partial(rows._carrier._fetch_ahead, row, 500, 0, 500))
     assert asked.wait(10)
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(read_at(rows, 500)))
@@ -524,4 +585,44 @@ def test_index_parts_are_bounded(store, tmp_path):
         assert read_at(rows, number * 1000 + 500) == batches[500]
     assert cache.index.held_bytes <= 20_000
     assert scan_batches(read_at(rows, 0))[0].base_offset == 0
+    cache.close()
+
+
+def with_gaps(store: ObjectStore) -> Row:
+    """Batches of six kilobytes with gaps of ten offsets between them."""
+    batches = [make_batch(at * 20, size=6000, timestamp_ms=1000 + at) for at in range(8)]
+    return put_piece(store, "gaps", 0, 160, batches)
+
+
+@pytest.mark.parametrize("readers", [1, 4])
+def test_a_reader_goes_on_in_the_next_run_when_the_cache_holds_one_of_them_only(
+    store, tmp_path, readers
+):
+    cache = small_cache(tmp_path / "one", cache_bytes=8192, couriers=1, run_bytes=(512, 1024, 2048))
+    row = with_gaps(store)
+    rows = ColdRows("p", store, cache, [row])
+    failures: list[BaseException] = []
+
+    def read_all() -> None:
+        try:
+            for at in range(7):
+                (info,) = scan_batches(read_at(rows, at * 20 + 5))
+                assert info.base_offset == (at + 1) * 20
+                found = in_place(rows, partial(rows.offset_for_time, 1001 + at))
+                assert found == (at + 1) * 20
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            failures.append(error)
+
+    threads = [threading.Thread(target=read_all) for _ in range(readers)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(25)
+    assert not any(thread.is_alive() for thread in threads), "a reader fetches without end"
+    assert not failures
+    assert time.monotonic() - began < 20, "a reader waited for its deadline"
+    if readers == 1:
+        assert cache.brought <= 4 * 7, "runs were fetched in turns"
+    assert cache.disk_bytes <= 8192
     cache.close()

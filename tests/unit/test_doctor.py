@@ -314,6 +314,15 @@ def test_only_listeners_that_start_are_looked_at():
     ]  # fmt: skip
 
 
+def test_the_listener_for_other_nodes_is_looked_at_where_there_are_other_nodes():
+    inner = load(None, {}, ("listeners.inner.port=9095",)).config.listeners
+    assert "inner" not in dict(listeners.enabled(inner))
+    assert "inner" in dict(listeners.enabled(inner, is_clustered=True))
+    path = load(None, {}, ("listeners.inner.socket=inner.sock",)).config.listeners
+    assert "inner" not in dict(listeners.enabled(path, is_clustered=True))
+    assert not listeners.judge_advertised("inner", "unix:/run/onelog/inner.sock")
+
+
 # -- the broker
 
 

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from onelog.broker import Cleanup, ColdFormat, Durability, StreamConfig, Timestamps
+from onelog.broker import (
+    Cleanup,
+    ColdFormat,
+    Durability,
+    Replication,
+    StreamConfig,
+    Timestamps,
+)
 from onelog.config import Config
 from onelog.config.streams import StreamDefaults
 from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS
@@ -97,7 +104,8 @@ def test_the_value_that_is_shown_can_be_set(name: str) -> None:
     row = TOPIC_SETTINGS[name]
     again = row.put(DEFAULTS, row.text(DEFAULTS))
     assert row.text(again) == row.text(DEFAULTS)
-    assert replace(again, chosen=(), kept=()) == DEFAULTS
+    # A number of replicas that was said is kept, also where it is the default of this cluster.
+    assert replace(again, chosen=(), kept=(), replication=DEFAULTS.replication) == DEFAULTS
     assert again.chosen == (name,)
     assert row.about.endswith(".")
 
@@ -114,7 +122,6 @@ KEPT = [
     ("follower.replication.throttled.replicas", "0:1,1:0", "0-1"),
     ("leader.replication.throttled.replicas", "*", "*,0:1"),
     ("index.interval.bytes", "0", "-1"),
-    ("min.insync.replicas", "2", "0"),
     ("preallocate", "true", "maybe"),
     ("segment.index.bytes", "4", "3"),
     ("segment.jitter.ms", "9", "-1"),
@@ -135,7 +142,10 @@ def test_what_has_no_effect_here_is_kept_and_shown_and_says_so(name, text, wrong
 
 
 def test_every_setting_without_an_effect_is_tried_here() -> None:
-    assert {row.name for row in TOPIC_SETTINGS.values() if row.kept} == {name for name, *_ in KEPT}
+    assert {row.name for row in TOPIC_SETTINGS.values() if row.kept} == {
+        "min.insync.replicas",
+        *(name for name, *_ in KEPT),
+    }
 
 
 def test_records_of_streams_from_before_these_settings_are_read() -> None:
@@ -178,6 +188,7 @@ CHANGES = [
     ("flush.messages", "1", "durability", Durability.FSYNC, "1"),
     ("onelog.durability", "memory", "durability", Durability.MEMORY, "memory"),
     ("onelog.engine", "memory", "engine", "memory", "memory"),
+    ("min.insync.replicas", "2", "replication.min_insync", 2, "2"),
     ("onelog.message.ttl.ms", "5000", "message_ttl_ms", 5000, "5000"),
     ("onelog.retention.consumed", "TRUE", "retention.consumed", True, "true"),
     ("onelog.retention.pin.bytes", "0", "retention.pin_bytes_max", 0, "0"),
@@ -298,3 +309,17 @@ def test_a_setting_of_the_broker_has_a_value_of_its_type(name: str) -> None:
     row = BROKER_SETTINGS[name]
     READERS[row.type](name, row.text(Config()))
     assert row.about.endswith(".")
+
+
+def test_replicas_that_must_be_in_sync_are_two_of_three_unless_somebody_says_otherwise() -> None:
+    row = TOPIC_SETTINGS["min.insync.replicas"]
+    three = replace(DEFAULTS, replication=Replication(factor=3))
+    assert (row.text(DEFAULTS), row.text(three), row.text(row.put(three, "1"))) == ("1", "2", "1")
+    assert "1 or more" in refused(**{"min.insync.replicas": "0"})
+
+
+def test_a_number_of_replicas_in_sync_that_had_no_effect_is_still_shown() -> None:
+    old = replace(DEFAULTS, kept=(("min.insync.replicas", "4"),))
+    row = TOPIC_SETTINGS["min.insync.replicas"]
+    assert row.text(old) == "4"
+    assert row.put(old, "2").kept == ()

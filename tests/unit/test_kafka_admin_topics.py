@@ -225,7 +225,7 @@ async def test_a_topic_may_have_the_name_of_a_stream_of_other_topics(admin) -> N
 @pytest.mark.parametrize("name", ["amqp.x.logs", "amqp.queues", "amqp." + "x" * 244])
 async def test_a_topic_does_not_take_the_name_of_a_stream_of_amqp(admin, name) -> None:
     """What is published to the exchange `logs` would go where no queue looks."""
-    admin.broker.streams.reserved = (STREAM_PREFIX,)
+    admin.broker.streams.checks.reserved = (STREAM_PREFIX,)
     assert (await admin.create(name, 2)).error_code is E.none
     topic = admin.hub.topics.get(name)
     assert topic.stream is not None
@@ -340,6 +340,7 @@ async def test_a_topic_that_is_named_twice_is_not_deleted(admin) -> None:
     assert admin.hub.topics.find("t") is not None
 
 
+@pytest.mark.warm
 async def test_who_waits_for_a_partition_is_told_that_its_topic_is_gone(admin) -> None:
     """Fetches and produces in flight get UNKNOWN_TOPIC_OR_PARTITION, not a storage error."""
     await admin.create("t", 1)

@@ -93,6 +93,7 @@ async def test_every_version_is_served(here, version):
     assert parts(answer)[0].records == bytes(here.log().read(0, ALL))
 
 
+@pytest.mark.warm
 async def test_an_offset_inside_a_batch_gets_the_whole_batch(here):
     await put(here, batch(b"a", b"b", b"c"), batch(b"d"))
     (row,) = parts(await ask(here.client(), 2))

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from onelog.base.errors import ProtocolViolation
-from onelog.protocols.kafka.frames import SMALL_BYTES, Frame, FrameCutter
+from onelog.net.frames import SMALL_BYTES, Frame, FrameCutter
 
 MAX = 10_000_000
 

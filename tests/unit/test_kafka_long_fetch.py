@@ -62,6 +62,7 @@ def rows_of(answer: Any) -> list[Any]:
     return [row for topic in answer.responses for row in topic.partitions]
 
 
+@pytest.mark.warm
 async def test_a_fetch_of_a_thousand_filters_leaves_the_others_their_turn(wire) -> None:
     await stream(wire, "plant", "plant/#", 8)
     sent = [Message(f"plant/{number}/temperature", b"x" * 100) for number in range(100)]

@@ -59,6 +59,12 @@ ENTRY = {
 }
 
 
+async def administrator(admin: Desk) -> None:
+    """The first rule is for administrators."""
+    users = admin.hub.authenticator.users
+    await users.add("admin", "a password", scram=False, administrator=True)
+
+
 @pytest.mark.parametrize("version", versions(K.DESCRIBE_ACLS))
 async def test_where_the_program_decides_there_are_no_access_lists(tmp_path, version) -> None:
     async with desk(tmp_path, authorizer=AllowAll()) as admin:
@@ -73,6 +79,7 @@ async def test_where_the_program_decides_there_are_no_access_lists(tmp_path, ver
 
 @pytest.mark.parametrize("version", versions(K.DESCRIBE_ACLS))
 async def test_an_access_list_is_made_shown_and_deleted_by_every_version(admin, version) -> None:
+    await administrator(admin)
     mine = {**ENTRY, "resource_type": 4, "resource_name": "kafka-cluster", "operation": 2}
     own = {**mine, "principal": "User:admin"}
     made = await admin.ask(K.CREATE_ACLS, version, creations=[own, ENTRY, ENTRY])
@@ -85,6 +92,7 @@ async def test_an_access_list_is_made_shown_and_deleted_by_every_version(admin, 
 
 @pytest.mark.parametrize("count", MANY)
 async def test_lists_of_access_lists_may_be_long(admin, count) -> None:
+    await administrator(admin)
     made = await admin.ask(K.CREATE_ACLS, creations=[ENTRY] * count)
     gone = await admin.ask(K.DELETE_ACLS, filters=[FILTER] * count)
     assert len(made.results) == len(gone.filter_results) == count

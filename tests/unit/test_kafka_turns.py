@@ -127,6 +127,7 @@ async def test_a_produce_of_many_topics_lets_others_have_their_turn(wire, looked
     assert last.responses[0].partition_responses[0].base_offset == 1, "what came later is behind"
 
 
+@pytest.mark.warm
 async def test_a_fetch_of_many_topics_lets_others_have_their_turn(wire) -> None:
     client, version = wire.client(), 12
     client.send(client.produce(batch(b"x")))

@@ -314,7 +314,7 @@ async def test_old_marks_are_forgotten(tmp_path: Path):
         at.timers.pass_time(365 * DAY_S)
         at.timers.pass_time(SWEEP_S)
         assert len(marks) == 0
-        await at.coordinator.links._newest
+        await at.coordinator.links._newest[0]
         await at.crash()
         assert len(at.coordinator.links.marks) == 0
 

@@ -417,6 +417,19 @@ async def test_pins_that_cannot_be_looked_up_hold_everything_back(node: Node) ->
     assert keeper.counters.errors == 1
 
 
+async def test_nothing_leaves_of_which_other_nodes_have_not_said_what_they_need(
+    node: Node,
+) -> None:
+    stream = await two_old_partitions(node)
+    keeper = maintenance(node)
+    keeper.visits.spoken_for = lambda _stream, partition: Offset(partition)
+    await keeper.run_once()
+    assert [partition.start_offset for partition in stream.partitions] == [0, 1]
+    keeper.visits.spoken_for = lambda _stream, _partition: None
+    await keeper.run_once()
+    assert [partition.start_offset for partition in stream.partitions] == [1, 1]
+
+
 # -- the task
 
 

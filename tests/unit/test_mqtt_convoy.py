@@ -66,6 +66,7 @@ async def test_a_batch_is_visited_once_for_all_sessions_that_need_it(tmp_path, m
         assert len(seen) < 8 * 2
 
 
+@pytest.mark.warm
 async def test_sessions_that_keep_coming_are_waited_for_and_go_together(tmp_path, monkeypatch):
     monkeypatch.setattr(convoy, "LOOK_S", 0.2)
     monkeypatch.setattr(convoy, "GATHER_TIMES", 1e6)

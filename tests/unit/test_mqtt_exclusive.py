@@ -29,7 +29,7 @@ async def test_it_is_free_when_its_client_goes(tmp_path):
         await one.drop()
         await node.gone("one")
         assert await two.subscribe(DOOR) == 0
-        assert len(node.hub.exclusive) == 1
+        assert len(node.hub.clients.exclusive) == 1
 
 
 async def test_plain_subscribers_are_not_kept_out(tmp_path):

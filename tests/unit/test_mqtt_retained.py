@@ -242,6 +242,7 @@ async def test_a_greeting_that_a_restart_cut_begins_anew(tmp_path):
         assert not node.hub.sessions["c"].greetings
 
 
+@pytest.mark.warm
 async def test_a_greeting_ends_with_its_subscription(tmp_path):
     async with serving(tmp_path) as node:
         publisher = await node.client("p")

@@ -273,6 +273,7 @@ async def test_least_in_flight_goes_to_whoever_has_least_to_do(tmp_path):
         assert await two.take() == ["2"]
 
 
+@pytest.mark.warm
 async def test_a_hash_strategy_keeps_what_belongs_together_with_one_member(tmp_path):
     async with serving(tmp_path / "topic", with_strategy(Strategy.HASH_TOPIC)) as node:
         clients = await members(node, "one", "two", "three")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from onelog.broker import BrokerSettings, Durability, StreamConfig
 from onelog.log.syncer import Syncer
 from onelog.protocols.mqtt.packets import Disconnect, Will
@@ -79,6 +81,7 @@ async def test_a_clean_start_after_a_restart_publishes_the_will_that_waited(tmp_
         assert await watching.take() == ["gone"]
 
 
+@pytest.mark.warm
 async def test_a_goodbye_voids_the_will_before_the_session_is_saved(tmp_path, monkeypatch):
     """MQTT5 3.14.4-3: a broker that dies while it saves has nothing to publish."""
     async with serving(tmp_path) as node:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 
 import pytest
 
 from onelog.base.errors import ProtocolViolation
-from onelog.net.client_hello import wait_for_hello
+from onelog.net.client_hello import has_hello, wait_for_hello
 
 
 def hello() -> bytes:
@@ -106,3 +107,49 @@ async def test_a_slow_peer_wakes_the_loop_for_the_record_and_not_for_each_byte(p
         await asyncio.sleep(0)
     await waiting
     assert woken <= 2
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 100])
+def test_a_stream_that_ends_inside_of_the_record_is_refused_at_the_second_look(pair, size):
+    ours, theirs = pair
+    theirs.sendall(hello()[:size])
+    _readable(ours, expected=True)
+    assert not has_hello(ours)
+    theirs.shutdown(socket.SHUT_WR)
+    _readable(ours, expected=True)  # and for ever
+    with pytest.raises(ProtocolViolation):
+        for _look in range(3):
+            assert not has_hello(ours)
+
+
+def test_urgent_data_inside_of_the_record_is_refused_at_the_second_look(pair):
+    ours, theirs = pair
+    data = hello()
+    theirs.sendall(data[:40])
+    _readable(ours, expected=True)
+    assert not has_hello(ours)
+    theirs.send(data[40:41], socket.MSG_OOB)
+    theirs.sendall(data[41:])
+    _readable(ours, expected=True)
+    with pytest.raises(ProtocolViolation):
+        for _look in range(3):
+            assert not has_hello(ours)
+
+
+def test_a_record_that_comes_in_pieces_is_enough_when_it_is_whole(pair):
+    ours, theirs = pair
+    data = hello()
+    theirs.sendall(data[:40])
+    _readable(ours, expected=True)
+    assert not has_hello(ours)
+    theirs.sendall(data[40:80])
+    _readable(ours, expected=False)
+    theirs.sendall(data[80:])
+    _readable(ours, expected=True)
+    assert has_hello(ours)
+    assert ours.recv(65_536) == data
+
+
+def _readable(sock: socket.socket, *, expected: bool) -> None:
+    found, _, _ = select.select([sock], [], [], 30 if expected else 0.05)
+    assert bool(found) is expected

@@ -42,6 +42,25 @@ def test_auto_takes_epoll_with_the_compiled_kernel(monkeypatch, compiled, chosen
     assert chosen_backend("loop") == "loop"
 
 
+@pytest.mark.parametrize("name", ["loop", pytest.param("epoll", marks=needs_epoll)])
+def test_the_log_says_once_which_back_end_serves(monkeypatch, name):
+    said: list[str] = []
+
+    class Log:
+        def info(self, _event: str, *, backend: str) -> None:
+            said.append(backend)
+
+    async def main() -> None:
+        monkeypatch.setattr(sockets, "_log", Log())
+        opened = [sockets.open_sockets(name) for _listener in range(3)]
+        for shared in opened:
+            if shared is not None:
+                shared.close()
+
+    asyncio.run(main())
+    assert said == [name]
+
+
 @needs_epoll
 @pytest.mark.parametrize("works", [True, False])
 def test_a_wish_for_a_ring_is_epoll_where_the_system_refuses_rings(monkeypatch, works):

@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import pytest
+
 from onelog.base.clock import ManualClock
-from onelog.base.errors import ColdUnavailable
+from onelog.base.errors import ColdUnavailable, StoreFenced
 from onelog.base.ids import PartitionId
+from onelog.objects import chain
 from onelog.objects.memory import MemoryAccess
 from onelog.objects.store import ObjectStore, StoreSettings
 from onelog.observe.troubles import Troubles
@@ -25,6 +28,13 @@ class Away(MemoryAccess):
     """A store that can be away."""
 
     is_away = False
+    gets = 0
+
+    def get(self, name):
+        self.gets += 1
+        if self.is_away:
+            raise ColdUnavailable("the store is away")
+        return super().get(name)
 
     def put(self, name, parts, size_bytes, *, is_new=False):
         if self.is_away:
@@ -47,7 +57,7 @@ async def test_a_store_that_stays_away_blocks_readiness_until_it_is_back(tmp_pat
     await until(lambda: engine.core.chain.failing_since is not None)
     assert troubles.problem() is None  # for a moment nobody is alarmed
     await until(lambda: troubles.problem() is not None)
-    assert "nothing could be written" in troubles.problem()
+    assert "has not answered" in troubles.problem()
     assert answers == []
     access.is_away = False
     await until(lambda: answers)
@@ -77,6 +87,57 @@ async def test_a_chain_that_another_broker_took_over_blocks_readiness_for_good(t
     assert "another broker took over" in troubles.problem()
     await asyncio.to_thread(old.close)
     await asyncio.to_thread(new.close)
+
+
+async def test_an_idle_chain_that_another_broker_took_over_is_not_ready_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr(chain, "LOOK_S", 0.2)
+    store = ObjectStore(StoreSettings(url="memory://x"), MemoryAccess(str(uuid.uuid4())))
+    old = object_engine(store, tmp_path)
+    troubles = Troubles(ManualClock())
+    ChainWatch(old.core.chain, "the store", troubles, asyncio.get_running_loop(), old.upkeep)
+    log = old.open(KEY, LogSettings())
+    fill(log, 1)
+    await asyncio.to_thread(log.sync)
+    await asyncio.to_thread(old.core.chain.look)
+    assert old.core.chain.error is None  # nobody else is there
+    new = object_engine(store, tmp_path)
+    await until(lambda: troubles.problem() is not None)
+    assert "another broker took over" in troubles.problem()
+    with pytest.raises(StoreFenced, match="stop one of them"):
+        fill(log, 1)
+    await asyncio.to_thread(old.close)
+    await asyncio.to_thread(new.close)
+
+
+async def test_an_idle_chain_whose_store_is_away_is_not_ready_until_it_is_back(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(chain, "LOOK_S", 0.1)
+    monkeypatch.setattr(watching, "AWAY_S", 0.2)
+    access = Away(str(uuid.uuid4()))
+    engine = object_engine(ObjectStore(StoreSettings(url="memory://x"), access), tmp_path)
+    troubles = Troubles(ManualClock())
+    ChainWatch(engine.core.chain, "the store", troubles, asyncio.get_running_loop(), engine.upkeep)
+    access.is_away = True
+    await until(lambda: troubles.problem() is not None)
+    assert "has not answered" in troubles.problem()
+    access.is_away = False
+    await until(lambda: troubles.problem() is None)
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_chain_that_writes_asks_for_nothing_besides(tmp_path, monkeypatch):
+    monkeypatch.setattr(chain, "LOOK_S", 0.5)
+    access = Away(str(uuid.uuid4()))
+    engine = object_engine(ObjectStore(StoreSettings(url="memory://x"), access), tmp_path)
+    log = engine.open(KEY, LogSettings())
+    before = access.gets
+    ends = asyncio.get_running_loop().time() + 1.5
+    while asyncio.get_running_loop().time() < ends:
+        fill(log, 1)
+        await asyncio.to_thread(log.sync)
+    assert access.gets == before
+    await asyncio.to_thread(engine.close)
 
 
 async def test_upkeep_that_fails_is_a_trouble_until_it_works(tmp_path):

@@ -11,7 +11,7 @@ from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import Offset
 from onelog.broker import LOCAL, Broker, Message, Notice, Stream
 from onelog.broker.answers import Waiting
-from onelog.broker.outlets import Written
+from onelog.broker.outlets import Doubted, Written
 from onelog.kernel import BatchBuilder, Stage, scan_batches
 from onelog.log.partition import Partition
 from tests.support.brokers import history, home_of, running
@@ -30,7 +30,8 @@ class Forwarding:
     def fits(self, stream: Stream) -> bool:
         return stream is self.stream
 
-    def write(self, builder: BatchBuilder, done: Written) -> None:
+    def write(self, builder: BatchBuilder, done: Written, doubted: Doubted) -> None:
+        del doubted
         batch = builder.seal(0, 0)
         self.sent.append((scan_batches(batch)[0].count, done))
 

@@ -46,6 +46,7 @@ from tests.logs import (
     put,
     row,
 )
+from tests.support.backups import until
 
 NOW_MS = 1_700_000_000_000
 
@@ -282,10 +283,12 @@ async def test_a_full_disk_at_a_snapshot_does_not_stop_the_partition(
     faults.arm("segment.state", faults.fail_with(errno.ENOSPC))
     try:
         await partition.wait_visible(put(partition, row(b"k", b"1")).base_offset)
+        await until(lambda: partition.unsnapshotted_bytes > 0)  # it failed, and is due again
     finally:
         faults.disarm()
     assert log.load_state("partition") is None
     await partition.wait_visible(put(partition, row(b"k", b"2")).base_offset)
+    await until(lambda: log.load_state("partition") is not None)
     saved = log.load_state("partition")
     assert saved is not None
     assert saved[0] == 2

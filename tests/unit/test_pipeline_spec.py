@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -153,6 +154,7 @@ main()
     assert run("version").returncode == 0
     assert run("pipeline", "init", "p.toml").returncode == 0
     assert run("pipeline", "list").returncode == 0
+    assert json.loads(run("pipeline", "list", "--json").stdout) == {"items": []}
     refused = run("pipeline", "run", "p.toml")
     assert refused.returncode == 2
     assert "pip install 'onelog[spark]'" in refused.stderr

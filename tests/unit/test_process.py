@@ -55,3 +55,17 @@ def test_a_helper_process_has_the_lowest_priority():
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(done.stdout) == 19
     assert os.nice(0) < 19
+
+
+def test_the_table_of_open_files_has_its_size_before_clients_come():
+    code = (
+        "import resource\n"
+        "from onelog.base.process import reserve_descriptors\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))\n"
+        "reserve_descriptors()\n"
+        "print(open('/proc/self/status').read())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    fields = dict(line.split(":", 1) for line in done.stdout.splitlines() if ":" in line)
+    assert int(fields["FDSize"]) >= 4_096

@@ -39,6 +39,8 @@ NOW_MS = 1_700_000_000_000
 class Fixed:
     """A leader's progress that is what the test says."""
 
+    is_settled = True
+
     def __init__(self, offset: int = 0) -> None:
         self.offset = Offset(offset)
 

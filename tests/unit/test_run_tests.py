@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_tests import FAILED_MAX, REPEATED_MAX, Runner, Tally
+from tools.run_tests import COLD_TESTS, FAILED_MAX, REPEATED_MAX, ROOT, RUNS, Runner, Tally
 
 STEADY = "def test_steady(): pass\n"
 SHAKY = """
@@ -61,3 +61,10 @@ def test_more_than_three_repeated_tests_over_all_runs_are_a_failure(count, code)
     tally = Tally(repeated=[f"test_{number}" for number in range(count)])
     assert tally.verdict()[0] == code
     assert Tally(4, tally.repeated).verdict()[0] == 4
+
+
+def test_the_cold_run_asks_for_cold_logs_and_for_files_that_exist():
+    _environment, arguments = RUNS["cold"]
+    assert arguments == ("--cold", *COLD_TESTS)
+    assert [name for name in COLD_TESTS if not (ROOT / name).is_file()] == []
+    assert " cold all " in (ROOT / "Makefile").read_text()

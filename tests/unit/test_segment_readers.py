@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 from onelog.base.errors import OffsetOutOfRange
@@ -28,7 +29,7 @@ def test_readers_see_old_or_new_batches_during_rewrites_trims_and_evictions(tmp_
                 offset = log.start_offset
                 while offset < log.end_offset:
                     try:
-                        view = log.read(offset, 3_000, log.end_offset)
+                        view = in_place(log, partial(log.read, offset, 3_000, log.end_offset))
                     except OffsetOutOfRange:
                         break
                     if not len(view):

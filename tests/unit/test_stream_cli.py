@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def test_streams_of_a_running_server(tmp_path):
         rows = [line.split() for line in onelog("list")[1].splitlines()]
         assert ["plant", "plant/#,", "q", "4", "0", "0", "B"] in [row[:7] for row in rows]
         assert [row[:3] for row in rows if row[0] == "main"] == [["main", "#", "8"]]
+        found = json.loads(onelog("show", "plant", "--json")[1])
+        assert (found["stream"]["name"], found["settings"]["durability"]) == ("plant", "os")
+        assert [row["partition"] for row in found["partitions"]] == [0, 1, 2, 3]
         said = onelog("show", "plant")[1]
         assert said.startswith("stream plant: 4 partitions, 0 records, 0B\n\n")
         shown = " ".join(said.split())

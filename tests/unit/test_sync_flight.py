@@ -24,6 +24,7 @@ from onelog.log.syncer import Syncer
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment import SegmentEngine, durability
 from tests.logs import KEY, make_partition, pairs, put, row
+from tests.support.backups import until
 from tests.support.disks import GatedDisk
 
 WAIT_S = 20
@@ -253,11 +254,6 @@ async def save(_flown: Flown, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(durability, "CHECKPOINT_BYTES", 1)
 
 
-async def snapshot(_flown: Flown, patch: pytest.MonkeyPatch) -> None:
-    """The derived state is to be saved."""
-    patch.setattr(partition_module, "SNAPSHOT_BYTES", 1)
-
-
 async def arm(_flown: Flown, _patch: pytest.MonkeyPatch) -> None:
     """A test wants to see the sync."""
     faults.arm("segment.fsync", lambda: None)
@@ -269,7 +265,7 @@ async def bound_pages(flown: Flown, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("onelog.storage.segment.pages.NOTED_BYTES_MIN", 1)
 
 
-@pytest.mark.parametrize("due", [roll, save, snapshot, arm, bound_pages])
+@pytest.mark.parametrize("due", [roll, save, arm, bound_pages])
 async def test_a_sync_that_takes_more_than_one_file_goes_the_long_way(
     flown: Flown, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +274,19 @@ async def test_a_sync_that_takes_more_than_one_file_goes_the_long_way(
     assert (flown.jobs, flown.disk.fds) == (1, [])
     monkeypatch.undo()
     faults.disarm()
+
+
+async def test_a_state_that_is_due_is_saved_after_the_sync_and_holds_no_sync_up(
+    flown: Flown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, "SNAPSHOT_BYTES", 1)
+    flown.disk.let_go()
+    await asyncio.wait_for(flown.put(b"second"), WAIT_S)
+    assert (flown.jobs, len(flown.disk.fds)) == (0, 1), "the sync went the short way"
+    await until(lambda: flown.log.load_state("partition") is not None)
+    saved = flown.log.load_state("partition")
+    assert saved is not None
+    assert saved[0] == 2
 
 
 async def test_threads_that_cannot_be_made_leave_syncs_to_the_others(

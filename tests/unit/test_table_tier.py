@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 
 import msgspec
@@ -18,9 +19,10 @@ from tests.support.lakehouses import LakeSite, table_settings
 from tests.support.tiers import KEY, Owner
 
 
-@pytest.fixture(params=["iceberg", "delta"])
+@pytest.fixture(params=["iceberg", "delta", "iceberg-object", "delta-object"])
 def site(request, tmp_path):
-    made = LakeSite(tmp_path, request.param)
+    table_format, _, engine = request.param.partition("-")
+    made = LakeSite(tmp_path, table_format, has_disk=not engine)
     yield made
     faults.disarm()
     made.close()
@@ -202,3 +204,34 @@ def test_the_manifest_says_which_table_it_is(site):
     found = next(iter(engine.store.list("m/")))
     marks = Manifest.decode(bytes(engine.store.get(found.name))).marks
     assert (marks["format"], marks["table"], marks["end"]) == (site.format, "orders", "30")
+
+
+def test_a_catalog_that_is_away_delays_commits_and_nothing_else(tmp_path):
+    site = LakeSite(tmp_path, "iceberg")
+    there = site.defaults
+    try:
+        log = site.engine().open(KEY, table_settings("iceberg"))
+        write(log, 3)
+        assert copy(log).end == 30
+        log.tier.trim_local(Offset(30))
+        write(log, 3)
+        before = read_all(log)
+        site.close()
+        with socket.socket() as nobody:  # bound, and it listens to no one
+            nobody.bind(("127.0.0.1", 0))
+            address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+            site.defaults = msgspec.structs.replace(there, catalog=address)
+            log = site.engine().open(KEY, table_settings("iceberg"))
+            for _ in range(2):
+                with pytest.raises(ColdUnavailable, match=address):
+                    copy(log)
+            assert log.tier.status().halted == ""
+            assert log.tier.waiting(log.end_offset)
+            assert read_all(log) == before  # rows of a table are read without its catalog
+            site.close()
+        site.defaults = there
+        log = site.engine().open(KEY, table_settings("iceberg"))
+        assert copy(log).end == 60
+        assert site.offsets() == list(range(60))
+    finally:
+        site.close()

@@ -19,7 +19,7 @@ from onelog.broker.stream_commands import (
 from onelog.config.model import Config, whole_problems
 from onelog.config.store import Store
 from onelog.config.streams import Defaults, StreamDefaults
-from onelog.log.config import check_config
+from onelog.log.config import check_change, check_config
 from onelog.log.tier_config import AS_TOTAL, NO_BOUND, LocalWindow, StoreSupport
 from onelog.objects.store import StoreSettings
 from tests.support.brokers import FAST, running
@@ -48,11 +48,22 @@ def test_a_compacted_stream_has_no_tier(cleanup: Cleanup) -> None:
     check_config(replace(PLAIN, cleanup=cleanup, engine="object"))
 
 
-@pytest.mark.parametrize("kind", [ColdFormat.LOG, ColdFormat.ICEBERG, ColdFormat.DELTA])
-def test_the_engine_object_has_no_second_copy(kind: ColdFormat) -> None:
-    assert "keeps everything in the store already" in refused(
-        replace(PLAIN, engine="object", tier=TierConfig(format=kind))
-    )
+def test_the_engine_object_has_no_second_copy_of_batches_but_tables() -> None:
+    config = replace(PLAIN, engine="object")
+    assert "keeps everything in the store already" in refused(replace(config, tier=LOG))
+    for kind in (ColdFormat.ICEBERG, ColdFormat.DELTA):
+        check_config(replace(config, tier=TierConfig(format=kind)))
+
+
+def test_a_broker_without_a_disk_registers_tables_elsewhere() -> None:
+    tier = TierConfig(format=ColdFormat.ICEBERG)
+    support = StoreSupport(url="s3://bucket", formats=tuple(ColdFormat))
+    assert "set lake.catalog" in (support.lacks(tier, "object") or "")
+    assert support.lacks(tier, "segment") is None
+    assert support.lacks(TierConfig(format=ColdFormat.DELTA), "object") is None
+    named = replace(support, catalog="https://catalog.example")
+    assert named.lacks(tier, "object") is None
+    assert support.lacks(replace(tier, catalog="https://catalog.example"), "object") is None
 
 
 def test_columns_are_for_tables() -> None:
@@ -202,3 +213,28 @@ def test_defaults_that_no_stream_could_have_stop_the_start(
 def test_the_defaults_are_those_of_a_plain_stream() -> None:
     made = default_stream(StreamDefaults(), "t", ("t/#",), 4)
     assert made.tier == PLAIN.tier == TierConfig()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    ["temp double", "json temp double", "json:", "json: a float", "json: 1a int",
+     "json: key string", "json: a int, a int", "json: a int, A int",
+     "json: a int,", "json: " + "a" * 129 + " int"],
+)  # fmt: skip
+def test_typed_columns_that_mean_nothing_are_refused(columns: str) -> None:
+    tier = TierConfig(format=ColdFormat.ICEBERG, columns=columns)
+    assert "tier.columns" in refused(replace(PLAIN, tier=tier))
+    assert "tier.columns" in refused(replace(PLAIN, tier=replace(tier, format=ColdFormat.NONE)))
+
+
+def test_a_typed_column_keeps_its_type_in_its_table() -> None:
+    old = replace(PLAIN, tier=TierConfig(format=ColdFormat.DELTA, columns="json: a int, b string"))
+
+    def with_columns(columns: str, **fields: str) -> StreamConfig:
+        return replace(old, tier=replace(old.tier, columns=columns, **fields))
+
+    with pytest.raises(InvalidRequest, match="b is string in the table and cannot become double"):
+        check_change(old, with_columns("json: a int, b double"))
+    check_change(old, with_columns("json: a bigint, b string, c double"))
+    check_change(old, with_columns("json: b double", table="another"))
+    check_change(old, with_columns(""))

@@ -21,6 +21,7 @@ from onelog.base.errors import (
     StorageError,
     StorageFull,
 )
+from onelog.base.ids import Offset
 from onelog.kernel import topic_hash
 from onelog.objects import names
 from onelog.objects.piece import AbortedSpan
@@ -292,6 +293,49 @@ def test_a_lease_holds_doomed_objects_back(log: TieredLog, store: ObjectStore, c
     assert objects(store) == []
 
 
+def test_a_lease_holds_doomed_objects_back_after_a_restart_too(
+    log: TieredLog, engine: TieredEngine, store: ObjectStore, tmp_path: Path, clock: ManualClock
+):
+    fill(log, 60)
+    move_all(log)
+    count = len(objects(store))
+    log.tier.hold_doomed(clock.now_ms() + HOUR_MS)
+    log.trim(60)
+    log.tier.settle(clock.now_ms(), 0)
+    engine.close()
+    clock.advance(3000)
+    again = tiered(tmp_path / "data", store, clock)
+    log = again.open(KEY, SMALL)
+    assert log.tier.settle(clock.now_ms(), 0) == 0
+    assert len(objects(store)) == count, "a plan lost its objects by a restart"
+    clock.advance(601 + 300)
+    assert log.tier.settle(clock.now_ms(), 0) == count
+    again.close()
+    later = tiered(tmp_path / "data", store, clock)
+    log = later.open(KEY, SMALL)
+    fill(log, 60)
+    move_all(log)
+    log.trim(120)
+    assert log.tier.settle(clock.now_ms(), 0) > 0, "an old lease holds for ever"
+    later.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"9" * 19, b"9" * 100])
+def test_a_damaged_note_of_leases_holds_nothing_for_long(
+    engine: TieredEngine, store: ObjectStore, tmp_path: Path, clock: ManualClock, text: bytes
+):
+    engine.close()
+    (tmp_path / "data-tier" / "tiers" / "plans").write_bytes(text)
+    again = tiered(tmp_path / "data", store, clock)
+    log = again.open(KEY, SMALL)
+    fill(log, 60)
+    move_all(log)
+    log.trim(60)
+    clock.advance(2 * 3600 + 1)
+    assert log.tier.settle(clock.now_ms(), 0) > 0
+    again.close()
+
+
 def test_three_manifests_stay(log: TieredLog, store: ObjectStore):
     fill(log, 200)
     move_all(log)
@@ -299,6 +343,24 @@ def test_three_manifests_stay(log: TieredLog, store: ObjectStore):
     seq = log.tier.status().seq
     assert seq > 5
     assert [row.seq for row in rows if row] == [seq, seq - 1, seq - 2]
+
+
+def test_a_trim_beside_a_moving_local_window_does_not_move_the_window_back(log: TieredLog):
+    fill(log, 120)
+    log.sync()
+    whole = read_all(log)
+    upload_all(log)
+    first, second, third = log.segments()[:3]
+    # Readers go to the store from here on, and the local bytes are about to leave.
+    faults.arm("tier.trim", lambda: log.trim(Offset(first.end_offset)))
+    assert log.tier.trim_local(third.end_offset) == third.end_offset
+    faults.disarm()
+    assert log.start_offset == first.end_offset
+    assert log.tier.status().local_start_offset == log.local_start_offset == third.end_offset
+    left = read_all(log, int(second.base_offset))
+    assert spans(left) == [(at, at) for at in range(second.base_offset, 120)]
+    assert whole.endswith(left)
+    check_union(log)
 
 
 # Turning it off.
@@ -414,6 +476,34 @@ def test_two_writers_of_one_partition_are_fenced(tmp_path: Path, store: ObjectSt
         logs[0].tier.settle(0, 0)
     for engine in (first, second):
         engine.close()
+
+
+def test_a_cut_after_a_commit_whose_answer_was_lost_takes_its_rows_too(
+    log: TieredLog, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+):
+    fill(log, 20)
+    move_all(log)
+    fill(log, 20)
+    log.roll()
+    log.sync()
+    create = store.create
+
+    def answer_lost(name: str, parts: list[bytes]) -> None:
+        create(name, parts)
+        raise ColdUnavailable("the answer was lost")
+
+    monkeypatch.setattr(store, "create", answer_lost)
+    with pytest.raises(ColdUnavailable):
+        upload_all(log)
+    monkeypatch.setattr(store, "create", create)
+    log.truncate(Offset(25))
+    for _ in range(20):
+        append(log, make_batch(log.end_offset, size=33))
+    whole = read_all(log)
+    move_all(log)
+    assert log.local_start_offset == log.end_offset == 45
+    assert read_all(log) == whole, "the store answers with records that were cut"
+    check_union(log)
 
 
 def test_another_log_under_our_name_is_refused(tmp_path: Path, store: ObjectStore):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,12 +15,14 @@ from msgspec.structs import replace
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import ColdUnavailable, ConfigError, InvalidRequest
-from onelog.base.ids import Offset
+from onelog.base.ids import Offset, PartitionId
 from onelog.broker import Broker, ColdFormat, Durability, Retention, TierConfig, TierLimits
 from onelog.kernel import scan_batches
 from onelog.log import tiering
+from onelog.objects.manifest import VERSION, Manifest
 from onelog.record.batch import Marker
-from onelog.storage.tiered.restoring import stored_partitions
+from onelog.storage.engine import PartitionKey
+from onelog.storage.tiered.restoring import StoredPartition, stored_partitions
 from tests.support.brokers import history, running, transaction
 from tests.support.tiered_brokers import (
     COLD,
@@ -235,6 +239,26 @@ async def test_another_writer_in_the_store_halts_the_tier_and_not_the_partition(
         assert twin.tiers.rows("plant", -1, 10)[0].state == status.halted
 
 
+async def test_a_halted_tier_keeps_the_bytes_that_are_on_this_disk(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    async with running(tmp_path / "data", with_store(store)) as broker:
+        await broker.streams.create(plant(KEPT))
+        await fill(broker, 20)
+        await go_cold(broker)
+        shutil.rmtree(store)
+        store.mkdir()
+    async with running(tmp_path / "data", with_store(store)) as broker:
+        await fill(broker, 20, first=20)
+        await go_cold(broker)
+        status = part(broker).tier_status()
+        assert status is not None and "no manifest" in status.halted
+        config = broker.streams.get("plant").config
+        await broker.streams.alter(replace(config, tier=COLD))
+        await broker.maintenance.tier_once()
+        assert part(broker).local_start_offset == 0, "the only copy left the disk"
+        assert await values(broker) == [payload(number) for number in range(40)]
+
+
 async def test_uploads_keep_the_pace(tmp_path: Path) -> None:
     settings = replace(
         with_store(tmp_path / "store"), tier_limits=TierLimits(upload_bytes_per_s=100_000)
@@ -374,11 +398,11 @@ async def test_streams_of_a_bucket_are_restored_into_an_empty_broker(tmp_path: P
         await fill(broker, 1, topic="plant/1", first=1000)  # on the lost disk only
         id_before = broker.streams.get("plant").record.id
     async with running(tmp_path / "anew", settings) as broker:
-        (main, found) = await broker.objects.restore((), dry_run=True)
+        (main, found) = await broker.objects.restore((), dry_run=True, take_over=True)
         assert (main.stream, main.outcome) == ("main", "found")
         assert (found.stream, found.outcome, found.offsets) == ("plant", "found", 40)
         assert broker.streams.find("plant") is None
-        rows = await broker.objects.restore((), dry_run=False)
+        rows = await broker.objects.restore((), dry_run=False, take_over=True)
         assert {row.outcome for row in rows} == {"restored"}
         assert broker.streams.get("plant").record.id == id_before
         assert broker.streams.get("plant").config == plant(partitions=2)
@@ -391,6 +415,59 @@ async def test_streams_of_a_bucket_are_restored_into_an_empty_broker(tmp_path: P
         await go_cold(broker)
     async with running(tmp_path / "anew", settings) as broker:
         assert len(await values(broker)) == 50
+
+
+async def test_a_stream_that_another_broker_wrote_lately_is_restored_only_by_a_take_over(
+    tmp_path: Path,
+) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as owner:
+        await owner.streams.create(plant())
+        await fill(owner, 20)
+        await go_cold(owner)
+        async with running(tmp_path / "other", settings) as broker:
+            for is_looking in (True, False):
+                (row,) = await broker.objects.restore((), dry_run=is_looking)
+                assert row.outcome == "owned"
+                assert "stop it" in row.why and "--take-over" in row.why
+            assert broker.streams.find("plant") is None
+        await fill(owner, 20, first=20)
+        await go_cold(owner)
+        status = part(owner).tier_status()
+        assert status is not None and not status.halted, "the restore halted its owner"
+        assert owner.troubles.standing() == []
+    async with running(tmp_path / "other", settings) as broker:
+        (row,) = await broker.objects.restore((), dry_run=False, take_over=True)
+        assert row.outcome == "restored"
+        assert await values(broker) == [payload(number) for number in range(40)]
+
+
+async def test_a_stream_that_nobody_wrote_for_a_day_is_restored_as_it_is(tmp_path: Path) -> None:
+    settings = with_store(tmp_path / "store")
+    async with running(tmp_path / "data", settings) as owner:
+        await owner.streams.create(plant())
+        await fill(owner, 20)
+        await go_cold(owner)
+    long_ago = time.time() - 25 * 3600
+    for path in (tmp_path / "store").glob("m/**/*"):
+        os.utime(path, (long_ago, long_ago))
+    async with running(tmp_path / "other", settings) as broker:
+        (row,) = await broker.objects.restore((), dry_run=False)
+        assert row.outcome == "restored"
+
+
+async def test_a_stream_that_was_deleted_here_is_not_restored(tmp_path: Path) -> None:
+    settings = replace(with_store(tmp_path / "store"), tier_limits=TierLimits(grace_ms=3_600_000))
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(plant())
+        await fill(broker, 20)
+        await go_cold(broker)
+        await broker.streams.delete("plant")
+        await broker.maintenance.tier_once()
+        assert list((tmp_path / "store").glob("t/**/*.p")), "its objects wait for their grace"
+        for is_looking in (True, False):
+            assert await broker.objects.restore((), dry_run=is_looking) == []
+        assert broker.streams.find("plant") is None
 
 
 async def test_a_transaction_that_was_open_where_the_bucket_ends_is_aborted(
@@ -409,7 +486,7 @@ async def test_a_transaction_that_was_open_where_the_bucket_ends_is_aborted(
         status = part(broker).tier_status()
         assert status is not None and status.cold_end_offset == 5
     async with running(tmp_path / "anew", settings) as broker:
-        await broker.objects.restore(("plant",), dry_run=False)
+        await broker.objects.restore(("plant",), dry_run=False, take_over=True)
         assert part(broker).open_transactions() == {}
         await fill(broker, 1, first=9)
         assert await values(broker) == [payload(0), payload(1), payload(2), payload(9)]
@@ -475,3 +552,28 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs(
     async with running(tmp_path / "data", settings) as broker:
         await go_cold(broker)
         assert part(broker).local_start_offset == 20
+
+
+async def test_a_stream_without_a_disk_is_left_to_its_chain_by_a_restore_and_never_brought_back(
+    tmp_path: Path,
+) -> None:
+    formats = (ColdFormat.LOG, ColdFormat.DELTA)
+    settings = with_store(tmp_path / "store", tier_formats=formats)
+    table = plant(TierConfig(format=ColdFormat.DELTA), engine="object")
+    async with running(tmp_path / "data", settings) as broker:
+        await broker.streams.create(table)
+        with pytest.raises(InvalidRequest, match="no disk to bring its history back to"):
+            await broker.tiers.bring_back("plant")
+        assert broker.streams.get("plant").config.tier.is_on
+        record = broker.streams.get("plant").record
+        manifest = Manifest(VERSION, 1, bytes(16), 0, msgspec.json.encode(record), 0, 0, ())
+        key = PartitionKey(record.id, PartitionId(0))
+    async with running(tmp_path / "other", settings) as broker:
+        restoring = broker.objects.restoring
+        assert restoring is not None
+        restoring._listed = lambda: iter([StoredPartition(key, manifest, 0)])
+        for is_looking in (True, False):
+            rows = await broker.objects.restore((), dry_run=is_looking, take_over=True)
+            assert [(row.stream, row.outcome) for row in rows] == [("plant", "owned")]
+            assert "chain of the engine object" in rows[0].why
+        assert broker.streams.find("plant") is None

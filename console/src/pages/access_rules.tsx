@@ -15,10 +15,11 @@ function words(text: string): readonly string[] {
   return text.split(/[\s,]+/).filter(Boolean);
 }
 
-function RuleForm({ rule, onClose, onDone }: {
+function RuleForm({ rule, onClose, onDone, remove }: {
   rule: AccessRule | null;
   onClose: () => void;
   onDone: () => void;
+  remove?: () => void;
 }): JSX.Element {
   const [effect, setEffect] = useState<RuleFields["effect"]>(rule?.effect ?? "allow");
   const [who, setWho] = useState(rule?.who.join(" ") ?? "");
@@ -60,15 +61,28 @@ function RuleForm({ rule, onClose, onDone }: {
       <Field label="Note">
         <input maxLength={200} value={note} onInput={(event) => setNote(event.currentTarget.value)} />
       </Field>
+      {remove && (
+        <div>
+          <button type="button" class="small" onClick={remove}>Remove this rule…</button>
+        </div>
+      )}
     </Action>
   );
+}
+
+/** Every action that a resource of this kind has. */
+const WHOLE: Readonly<Record<string, number>> = { topic: 6, prefix: 6, cursor: 3, server: 2 };
+
+function may(row: AccessRule): string {
+  const kind = /^\w+/.exec(row.resource)?.[0] ?? "";
+  return row.actions.length === WHOLE[kind] ? "all" : row.actions.join(", ");
 }
 
 const COLUMNS: readonly Column<AccessRule>[] = [
   { title: "Rule", cell: (row) => short(row.id, 24), wide: true },
   { title: "", cell: (row) => <Badge tone={row.effect === "allow" ? "good" : "bad"}>{row.effect}</Badge> },
   { title: "Who", cell: (row) => <Name text={row.who.join(", ")} /> },
-  { title: "May", cell: (row) => row.actions.join(", "), wide: true },
+  { title: "May", cell: may },
   { title: "On", cell: (row) => <Name text={row.resource} />, grow: true },
   { title: "Note", cell: (row) => <Name text={row.note || "–"} />, wide: true },
 ];
@@ -145,7 +159,7 @@ export function Rules({ search }: { search: string }): JSX.Element {
   const isLast = state.data?.rules === 1;
   const columns: readonly Column<AccessRule>[] = [
     ...COLUMNS,
-    { title: "", cell: (row) => <button type="button" class="small" onClick={() => setRemoved(row)}>Remove…</button> },
+    { title: " ", cell: (row) => <button type="button" class="small" onClick={() => setRemoved(row)}>Remove…</button>, wide: true },
   ];
   return (
     <>
@@ -172,7 +186,17 @@ export function Rules({ search }: { search: string }): JSX.Element {
         }
       />
       {adding && <RuleForm rule={null} onClose={() => setAdding(false)} onDone={again} />}
-      {changed && <RuleForm rule={changed} onClose={() => setChanged(undefined)} onDone={again} />}
+      {changed && (
+        <RuleForm
+          rule={changed}
+          onClose={() => setChanged(undefined)}
+          onDone={again}
+          remove={() => {
+            setRemoved(changed);
+            setChanged(undefined);
+          }}
+        />
+      )}
       {removed && (
         <Action
           title={`Remove the rule ${short(removed.id, 40)}`}

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useAsk } from "../api/hooks";
 import { type RatesEvent, useLive } from "../api/live";
-import type { Overview, TroubleInfo } from "../api/schema";
+import type { Overview, SeenCluster, TroubleInfo } from "../api/schema";
 import { ago, byteRate, bytes, compact, duration, plural, rate, short, whole } from "../format";
 import { link } from "../router";
 import { Badge, Card, Empty, Facts, Head, Name, Problem, Protocol, Stat, type Tone } from "../ui/basics";
@@ -142,11 +142,26 @@ function Disk({ overview }: { overview: Overview }): JSX.Element {
   );
 }
 
+/** The cluster in a line; the page of nodes has the rest. */
+function Cluster({ seen }: { seen: SeenCluster }): JSX.Element {
+  const up = seen.nodes.filter((row) => row.epoch > 0).length;
+  return (
+    <a class={seen.is_healthy ? "card line" : "banner line"} href={link("nodes")}>
+      <span>
+        <Badge tone={seen.is_healthy ? "good" : "bad"}>{seen.is_healthy ? "healthy" : "unhealthy"}</Badge>{" "}
+        {seen.is_healthy ? `Cluster of ${plural(seen.nodes.length, "node")}, all ${whole(seen.totals.partitions)} partitions with all replicas in sync` : short(seen.summary.replace(/^unhealthy: /, ""), 300)}
+      </span>
+      <span>{up} of {plural(seen.nodes.length, "node")} run ▸</span>
+    </a>
+  );
+}
+
 const TONES: Readonly<Record<string, Tone>> = { ok: "good", degraded: "warn", failing: "bad" };
 
 export default function OverviewPage(): JSX.Element {
   const live = useLive();
   const { data, error, again } = useAsk("GET /overview", {}, 5000);
+  const cluster = useAsk("GET /cluster", {}, 5000).data;
   const rates = live.history[live.history.length - 1]?.rates ?? data?.rates;
   const counts = data?.counts;
   const server = data?.server;
@@ -160,11 +175,13 @@ export default function OverviewPage(): JSX.Element {
             <>
               <Name text={server.node_name} /> · OneLog {server.version} · up{" "}
               {duration(server.uptime_s * 1000)}
+              {cluster?.mode === "etcd" && <> · rates, connections and alarms of this node</>}
             </>
           )
         }
       />
       <Problem text={error} again={again} />
+      {cluster?.mode === "etcd" && <Cluster seen={cluster} />}
       <div class="stats">
         <Stat label="Status" value={status} tone={TONES[status] ?? "plain"} />
         <Stat label="Published" value={rate(rates?.published_messages)} />

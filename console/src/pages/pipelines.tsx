@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { useAsk, usePages, useSettled } from "../api/hooks";
 import type { PipelineInfo } from "../api/schema";
-import { compact, duration, short } from "../format";
+import { ago, compact, duration, short } from "../format";
 import type { PageProps } from "../pages";
 import { go, link } from "../router";
 import { Badge, Card, Empty, Facts, Head, Name, Problem, Search, type Tone } from "../ui/basics";
@@ -12,6 +12,12 @@ import { type Column, onePage, Table } from "../ui/table";
 const TONES: Readonly<Record<string, Tone>> = {
   running: "good", starting: "warn", failed: "bad", killed: "bad",
 };
+
+/** How long ago a run began; its own words where these are no time. */
+function since(text: string): string {
+  const ms = Date.parse(text);
+  return Number.isNaN(ms) ? short(text, 25) : ago(ms);
+}
 
 function Phase({ name }: { name: string }): JSX.Element {
   return <Badge tone={TONES[name] ?? "plain"}>{name}</Badge>;
@@ -23,7 +29,7 @@ const COLUMNS: readonly Column<PipelineInfo>[] = [
   { title: "Targets", cell: (row) => row.targets.length, number: true },
   { title: "Rows", cell: (row) => compact(row.targets.reduce((sum, one) => sum + one.rows, 0)), number: true, wide: true },
   { title: "Lag", cell: (row) => compact(row.targets.reduce((sum, one) => sum + one.lag, 0)), number: true },
-  { title: "Started", cell: (row) => short(row.started, 25), wide: true },
+  { title: "Started", cell: (row) => <span title={short(row.started, 40)}>{since(row.started)}</span>, wide: true },
 ];
 
 function List(): JSX.Element {

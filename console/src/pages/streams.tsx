@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { call } from "../api/client";
 import { useAsk, usePages, useSettled } from "../api/hooks";
 import type { PartitionInfo, StreamInfo } from "../api/schema";
-import { bytes, compact, duration, plural, short, time, visible, whole } from "../format";
+import { bytes, compact, duration, plural, setting, short, time, visible, whole } from "../format";
 import type { PageProps } from "../pages";
 import { go, link } from "../router";
 import { useMay } from "../session";
@@ -20,15 +20,6 @@ function retention(row: StreamInfo): string {
     row.retention.consumed ? "until consumed" : "",
   ].filter(Boolean);
   return parts.length > 0 ? parts.join(", ") : "for ever";
-}
-
-const UNBOUNDED: readonly string[] = ["retention.age_ms", "retention.bytes", "message_ttl_ms"];
-
-/** A setting as it is; the greatest number of 64 bits, and -1 for some, stand for no bound. */
-function setting(name: string, value: unknown): string {
-  const unbounded = value === -1 && UNBOUNDED.includes(name);
-  if (unbounded || (typeof value === "number" && value >= 2 ** 63)) return "no bound";
-  return short(JSON.stringify(value));
 }
 
 const COLUMNS: readonly Column<StreamInfo>[] = [
@@ -251,7 +242,7 @@ function One({ name }: { name: string }): JSX.Element {
           </Card>
           <Partitions stream={name} internal={stream.internal} />
           <Card title="Settings">
-            <Facts rows={settings.map(([key, value]) => [key, <code key={key}>{setting(key, value)}</code>] as const)} />
+            <Facts rows={settings.map(([key, value]) => [key, <span key={key} title={short(JSON.stringify(value), 400)}>{setting(key, value)}</span>] as const)} />
           </Card>
         </>
       )}

@@ -11,6 +11,8 @@ import { go, link } from "../router";
 import { Empty, Head, Name, Search } from "../ui/basics";
 import { payloadOf } from "../ui/message";
 import { type Column, onePage, Table } from "../ui/table";
+import { Tabs } from "../ui/tabs";
+import { Views } from "./views";
 
 const NO_TOPIC = (
   <Empty title="No topic yet">
@@ -26,7 +28,7 @@ function Now({ topic }: { topic: string | null }): JSX.Element {
   if (found === undefined) return <span class="faint">…</span>;
   if (found === null || found.last === null) return <span class="faint">–</span>;
   return (
-    <span class="row">
+    <span class="now">
       <bdi class="mono last">{previewOf(payloadOf(found.last), 80)}</bdi>
       <span class="faint wide-only">{ago(found.last.timestamp_ms)}</span>
       <span class="faint wide-only">{found.per_minute ? `${compact(found.per_minute)}/min` : ""}</span>
@@ -131,12 +133,17 @@ export default function TopicsPage({ query }: PageProps): JSX.Element {
   const [search, setSearch] = useState(query.search ?? "");
   const settled = useSettled(search);
   const isFilter = /[+#]/.test(settled);
+  const views = query.tab === "views";
   return (
     <>
-      <Head title="Topics" about="Walk down the levels, or search: a part of a name, or a filter with + and #.">
-        <Search value={search} onChange={setSearch} label="Search topics" />
+      <Head
+        title="Topics"
+        about={views ? "Filters that have a name. Kafka clients read each as one topic." : "Walk down the levels, or search: a part of a name, or a filter with + and #."}
+      >
+        <Search value={search} onChange={setSearch} label={views ? "Search views" : "Search topics"} />
       </Head>
-      {settled === "" ? (
+      <Tabs page="topics" current={views ? "views" : "topics"} tabs={[["topics", "Topics"], ["views", "Views"]]} />
+      {views ? <Views search={settled} /> : settled === "" ? (
         <Tree key={query.prefix ?? ""} prefix={query.prefix ?? ""} />
       ) : (
         <Found search={isFilter ? "" : settled} filter={isFilter ? settled : ""} />

@@ -71,7 +71,7 @@ export function Stat({ label, value, note, tone = "plain" }: {
   return (
     <div class={`stat ${tone}`}>
       <span class="stat-label">{label}</span>
-      <span class="stat-value">{value}</span>
+      <span class={typeof value === "string" && value.length > 7 ? "stat-value long" : "stat-value"}>{value}</span>
       {note !== undefined && <span class="stat-note">{note}</span>}
     </div>
   );

@@ -36,8 +36,11 @@ const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 /** The shortest time that is drawn. */
 const SPAN_S = 10;
 
-/** Distances of marks, from the smallest at which two labels are not the same. */
+/** Distances of marks, from the smallest at which two labels are not the same. Bytes have powers of 2. */
 function stepsOf(format: PlotProps["format"]): number[] {
+  if (format(1024).includes("KiB")) {
+    return Array.from({ length: 51 }, (_, power) => 2 ** power);
+  }
   const least = format(0.1) === format(0) || format(0.1) === format(0.2) ? 0 : -1;
   const powers = Array.from({ length: 18 - least }, (_, at) => 10 ** (at + least));
   return powers.flatMap((power) => [power, 2 * power, 5 * power]);

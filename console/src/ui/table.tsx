@@ -107,7 +107,9 @@ export function Table<R>(props: TableProps<R>): JSX.Element {
                 onKeyDown={
                   open &&
                   ((event) => {
-                    if (event.key === "Enter" && event.target === event.currentTarget) open(row);
+                    if (event.key !== "Enter" || event.target !== event.currentTarget) return;
+                    event.preventDefault(); // else it would press the first button of a dialog
+                    open(row);
                   })
                 }
               >

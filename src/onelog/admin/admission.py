@@ -72,7 +72,6 @@ class Admission:
 
     def part(self, visitor: Visitor) -> bool:
         """A connection is sent away. False: too many are, so it has to go at once."""
-        self.refused += 1
         self._move(visitor, self.parting)
         return len(self.parting) <= PARTING_MAX
 

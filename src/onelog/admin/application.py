@@ -21,7 +21,7 @@ from onelog.admin.api.errors import answer, on_bug, on_http_error, on_own_error,
 from onelog.admin.api.gatekeeper import Gatekeeper
 from onelog.admin.api.logins import LoginSessions
 from onelog.admin.api.openapi import openapi_document
-from onelog.admin.api.routing import BAD_ESCAPE, ApiRouter
+from onelog.admin.api.routing import BAD_ESCAPE, BODY_BOUND, ApiRouter
 from onelog.admin.api.table import event_streams, operations
 from onelog.admin.console import ConsoleFiles
 from onelog.admin.dispatching import Dispatcher, Guarding
@@ -33,6 +33,8 @@ from onelog.base.errors import OnelogError
 from onelog.observe import Registry
 
 OPENAPI_PATH: Final = f"{PREFIX}/openapi.json"
+BODY: Final = BODY_BOUND
+"""How much of a body the listener of this application takes."""
 
 
 def build_application(

@@ -4,7 +4,7 @@ Rules: messages come first, so a request does as little as it can at once. It wa
 of the loop (`api/share.py`) before it begins, again when it is known who asks, and before its
 answer is written. A path is found in a table, not by trying patterns one after the other. An error
 that nobody knows is answered by the last of the handlers of errors, and raised again if the answer
-had begun. Health probes wait for no turn.
+had begun. Health probes wait for no turn; a scrape of metrics waits for one only before it begins.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from onelog.admin.api.share import LoopShare
 from onelog.observe import Troubles
 
 _AT_ONCE: Final = "/health/"
+_SCRAPE: Final = "/metrics"
 
 OnError = Callable[[Request, Exception], Awaitable[Response]]
 Guarding = Callable[[Request, bytes], Response | None]
@@ -101,7 +102,9 @@ class Dispatcher:
                 response = await route.endpoint(request)
         except Exception as error:  # noqa: BLE001 - the handlers of errors know what it is worth
             response = await self._failed(request, error)
-        if not scope["path"].startswith(_AT_ONCE):
+        if scope["path"] == _SCRAPE:
+            await self._share.pass_on()
+        elif not scope["path"].startswith(_AT_ONCE):
             await self._share.breathe()
         await response(scope, receive, send)
 

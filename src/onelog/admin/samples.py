@@ -34,6 +34,10 @@ class StreamNumbers(NamedTuple):
     cold_bytes: int = 0
     lag_bytes: int = 0
     lag_age_ms: int = 0
+    hits: int = 0
+    """Cold reads that the cache answered."""
+    misses: int = 0
+    """Cold reads that waited for the store."""
 
 
 class StreamSamples:
@@ -123,6 +127,8 @@ def _numbers(stream: Stream, now_ms: int) -> StreamNumbers:
         cold_bytes=cold_bytes,
         lag_bytes=sum(lag.bytes for lag in lags),
         lag_age_ms=max(0, now_ms - oldest_ms),
+        hits=sum(status.hits for status in statuses),
+        misses=sum(status.misses for status in statuses),
     )
 
 
@@ -145,6 +151,12 @@ def _samples_of(name: str, found: StreamNumbers) -> Iterator[Sample]:
         ]
     for short, about, value in rows:
         yield Sample(f"onelog_{short}", about, "gauge", value, labels)
+    if found.tiers:
+        for short, about, value in (
+            ("hits", "Cold reads that the cache answered.", found.hits),
+            ("misses", "Cold reads that waited for the store.", found.misses),
+        ):
+            yield Sample(f"onelog_tier_cold_{short}_total", about, "counter", value, labels)
 
 
 def broker_samples(broker: Broker) -> Iterator[Sample]:

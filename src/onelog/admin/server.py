@@ -5,8 +5,9 @@ those. Neither its main loop, which polls ten times a second, nor its servers ru
 from the lobby (`door.py`). An application that does not ask who it is serves loopback and nothing
 else. A peer that takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every
 protocol, and so is one whose request is not there after `REQUEST_TIMEOUT_S` or has a head beyond
-`HEAD_BYTES_MAX`: nobody has logged in by then. `admission.py` says who is served, who makes room
-and who is sent away with a 503. Renewed certificates take effect without a restart.
+`HEAD_BYTES_MAX`: nobody has logged in by then. A request that announces a body beyond the bound of
+its application is refused by its head: nothing is made for it. `admission.py` says who is served,
+who makes room and who is sent away with a 503. Renewed certificates take effect without a restart.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onelog.admin.admission import Admission
+from onelog.admin.bodies import BodyBound
 from onelog.admin.door import REFUSAL, REQUEST_TIMEOUT_S, HttpDoor
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
@@ -94,9 +96,10 @@ class WatchedHttp(HttpToolsProtocol):
     _is_parting = False
     """Nothing that still comes counts."""
 
-    def __init__(self, *, admission: Admission, **given: Any) -> None:
+    def __init__(self, *, admission: Admission, body: BodyBound | None, **given: Any) -> None:
         super().__init__(**given)
         self._admission = admission
+        self._bound = body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection stands."""
@@ -117,6 +120,10 @@ class WatchedHttp(HttpToolsProtocol):
         still sends is read and dropped, for `PARTING_S` at most. An idle connection that had an
         answer is closed without one: its client expects that.
         """
+        self._admission.refused += 1
+        self._part(REFUSAL)
+
+    def _part(self, words: bytes) -> None:
         waits = self._admission.part(self)
         self._is_parting = True
         cycle = self.cycle
@@ -131,7 +138,7 @@ class WatchedHttp(HttpToolsProtocol):
             cycle.disconnected = True  # the application learns that nobody listens any more
             cycle.message_event.set()
         if is_idle or not cycle.response_started:
-            self.transport.write(REFUSAL)
+            self.transport.write(words)
         if not waits:
             self.transport.close()
             return
@@ -155,7 +162,7 @@ class WatchedHttp(HttpToolsProtocol):
             return
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes > HEAD_BYTES_MAX:
+        if self._head_bytes > HEAD_BYTES_MAX and not self._is_parting:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -169,10 +176,22 @@ class WatchedHttp(HttpToolsProtocol):
         """The head of a request is here: it gets a place, or is refused."""
         if self._is_parting:
             return
-        if self._admission.take_place(self):
+        if self._bound is not None and self._announces_more_than(self._bound.bytes_max):
+            self._part(self._bound.answer)
+        elif self._admission.take_place(self):
             super().on_headers_complete()
         else:
             self.send_away()
+
+    def _announces_more_than(self, bytes_max: int) -> bool:
+        """Whether the body will be longer. Behind a request that is not answered yet, the
+        application says so when it is its turn."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        for name, value in self.headers:
+            if name == b"content-length":
+                return value.isdigit() and int(value) > bytes_max
+        return False
 
     def on_body(self, body: bytes) -> None:
         """A part of the body came; the application bounds bodies."""
@@ -238,6 +257,7 @@ class HttpServer:
         *,
         asks_who: bool = False,
         tls: Tls | None = None,
+        body: BodyBound | None = None,
     ) -> None:
         if not (listener.is_loopback or asks_who):
             raise ConfigError(
@@ -250,6 +270,7 @@ class HttpServer:
         self._listener = listener
         self._tls = tls
         self.admission = Admission(connections_max)
+        self._body = body
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
@@ -291,6 +312,7 @@ class HttpServer:
         server = self._server
         return WatchedHttp(
             admission=self.admission,
+            body=self._body,
             config=server.config,
             server_state=server.server_state,
             app_state=server.lifespan.state,

@@ -18,7 +18,7 @@ from onelog.admin.contract import (
     StoredSegment,
     StreamInfo,
 )
-from onelog.base.errors import CursorNotFound, NotFound
+from onelog.base.errors import CursorNotFound, NotFound, NotOwner, Unavailable
 from onelog.broker import (
     Broker,
     Cursor,
@@ -84,20 +84,29 @@ class AdminView:
         desk = self._broker.cursors
         yield from desk.kept_names()
         for cursor in desk.open_cursors():
-            if desk.kept(cursor.name) is None:
+            if self._kept(cursor.name) is None:
                 yield cursor.name
+
+    def _kept(self, name: str) -> CursorState | None:
+        """The kept state of an open cursor; None also where another node keeps it, as of the
+        reader of retained messages that each node has, and where it cannot be read."""
+        try:
+            return self._broker.cursors.kept(name)
+        except (NotOwner, Unavailable):
+            return None
 
     def homes(self) -> Homes:
         """Streams by their id, to show cursors with."""
         return {stream.record.id: stream for stream in self._broker.streams.streams()}
 
     def cursor(self, name: str, homes: Homes | None = None) -> CursorInfo:
-        """One cursor. Raises CursorNotFound."""
+        """One cursor. Raises CursorNotFound, and NotOwner for one that another node has."""
         desk = self._broker.cursors
         homes = self.homes() if homes is None else homes
-        cursor, kept = desk.find(name), desk.kept(name)
+        cursor = desk.find(name)
         if cursor is not None:
-            return _open_cursor(cursor, homes, durable=kept is not None)
+            return _open_cursor(cursor, homes, durable=self._kept(name) is not None)
+        kept = desk.kept(name)
         if kept is not None:
             return _kept_cursor(kept, desk.kept_positions(kept), homes)
         raise CursorNotFound(f"there is no cursor {name!r}; GET /api/v1/cursors lists them")

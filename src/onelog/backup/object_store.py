@@ -57,7 +57,7 @@ class ObjectBackups:
     def get(self, name: str) -> bytes:
         """One GET."""
         with self._explained():
-            return self._bucket.get(name)
+            return bytes(self._bucket.get(name))
 
     def head(self, name: str, size_bytes: int) -> bytes:
         """One GET of a range."""

@@ -172,6 +172,15 @@ class NotLeader(OnelogError):
     retriable = True
 
 
+class NotOwner(NotLeader):
+    """Another node owns the name: its group, session, cursor or transactional id."""
+
+    def __init__(self, text: str, node: int = -1) -> None:
+        super().__init__(text)
+        self.node = node
+        """The owner; -1: it is not known, or an election is under way."""
+
+
 class Fenced(OnelogError):
     """An older owner or epoch tried to act."""
 
@@ -189,6 +198,10 @@ class Unavailable(OnelogError):
 class StateUnknown(Unavailable):
     """The state in an internal stream cannot be read; requests that need it fail until the
     repair."""
+
+
+class StateLoading(Unavailable):
+    """This node owns the name since a moment ago, and still reads what is kept of it."""
 
 
 class Closed(OnelogError):

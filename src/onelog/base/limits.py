@@ -81,3 +81,20 @@ oldest makes room."""
 
 QUOTAS_MAX = 10_000
 """Quotas of users, clients, listeners and addresses."""
+
+LINK_WINDOW_BYTES = 8 * 1024 * 1024
+"""Bytes of batches that a node takes from another node, on each of their two connections, before it
+has dealt with earlier ones; one frame more at most."""
+
+FORWARD_WINDOW_BYTES = 16 * 1024 * 1024
+"""Bytes of batches that a node forwards to the leaders on one other node before they are answered;
+one batch more at most. Beyond that, publishers to those partitions are not read."""
+
+FORWARDS_MAX = 65_536
+"""Forwarded batches to one node that are not answered yet."""
+
+LINK_CALLS_MAX = 1_000
+"""Calls between two nodes that are under way, in each direction."""
+
+LINK_CALL_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of a call between two nodes, and of its answer."""

@@ -43,6 +43,8 @@ def check_topic(topic: str) -> str:
 def check_filter(text: str) -> str:
     """Return `text` if it is a filter (a plain topic is one too); raise InvalidName otherwise."""
     _check_text("filter", text)
+    if is_exact(text):
+        return text
     levels = text.split("/")
     for number, level in enumerate(levels):
         if "#" in level and (level != "#" or number != len(levels) - 1):

@@ -15,6 +15,7 @@ from onelog.broker.backups import BackupRun, Backups
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.checks import Home
 from onelog.broker.cursors import CursorDesk
+from onelog.broker.elsewhere import address_at
 from onelog.broker.hooks import (
     LOCAL,
     NOBODY,
@@ -28,7 +29,9 @@ from onelog.broker.hooks import (
 )
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
+from onelog.broker.nodes import ClusterNodes
 from onelog.broker.publish import Publisher
+from onelog.broker.replica_reads import until_visible
 from onelog.broker.seeking import Redriven, places, redrive, seek
 from onelog.broker.sessions import Session, SessionRecord, Sessions
 from onelog.broker.spans import Spans
@@ -47,11 +50,15 @@ from onelog.cursors.start import EARLIEST, LATEST, Start
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.cursors.wait import QueueWait, Wait
+from onelog.log.adopting import Adopted
+from onelog.log.cluster_map import NOBODY as NO_NODE
+from onelog.log.cluster_map import ClusterMap, LoneNode, NodePlace, ReplicaPlaces
 from onelog.log.config import (
     NO_BOUND_MS,
     STORED_AS,
     Cleanup,
     Compaction,
+    Replication,
     Retention,
     StreamConfig,
     check_fields,
@@ -67,12 +74,13 @@ from onelog.log.handle import (
     TierLag,
     TierStatus,
 )
-from onelog.log.internal import check_known, kept_batches
+from onelog.log.internal import check_known, kept_batches, rows_there
 from onelog.log.moves import Move, SourceKey
+from onelog.log.offloading import Offloaded
 from onelog.log.promises import Durability, Timestamps
 from onelog.log.stream import Stream
 from onelog.log.tier_config import ColdFormat, TierConfig
-from onelog.log.tier_tasks import Offloaded, TierInfo, TierTask
+from onelog.log.tier_tasks import StoredStream, TierInfo, TierTask
 from onelog.log.tiering import TierLimits
 from onelog.log.touched import Touched
 from onelog.log.wakeup import Callback, Waiter, as_future
@@ -96,6 +104,9 @@ __all__ = [
     "KeptTable",
     "check_known",
     "kept_batches",
+    "rows_there",
+    "address_at",
+    "until_visible",
     "KeptRow",
     "Kind",
     "NamedView",
@@ -133,8 +144,10 @@ __all__ = [
     "RoutedCursor",
     "QueueSettings",
     "Acquired",
+    "Adopted",
     "DeadLetter",
     "TableCursor",
+    "StoredStream",
     "Stream",
     "Touched",
     "PartitionHandle",
@@ -161,7 +174,14 @@ __all__ = [
     "check_fields",
     "NO_BOUND_MS",
     "STORED_AS",
+    "Replication",
     "Retention",
+    "ClusterMap",
+    "ClusterNodes",
+    "LoneNode",
+    "NodePlace",
+    "ReplicaPlaces",
+    "NO_NODE",
     "Cleanup",
     "Compaction",
     "Durability",

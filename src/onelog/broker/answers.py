@@ -10,6 +10,7 @@ import msgspec
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
+from onelog.kernel import StageAcks
 from onelog.observe.troubles import Troubles
 
 
@@ -39,6 +40,15 @@ class Call(Protocol):
 
 Waiting = tuple[Call, int, int]
 """A record that a call waits for: the call, its index in the answer, its index among the staged."""
+
+
+def wants_again(call: Call) -> bool:
+    """Whether records are sent again when it is not known whether they were written.
+
+    Publishes of QoS 1 are: they may be stored twice, and their publisher can learn no more than
+    success or failure. Every other publisher hears that the outcome is open.
+    """
+    return isinstance(call, StageAcks)
 
 
 class Notice:

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotLeader, OnelogError
 from onelog.base.topics import AUDIT_ROOT
 from onelog.broker.audit_event import LOGIN_FAILED, AuditEvent, encode_event, login_failed
 from onelog.broker.gathering import RefusalGatherer
+from onelog.broker.nodes import ClusterNodes
 from onelog.kernel import BatchBuilder
 from onelog.log.config import Retention, StreamConfig
 from onelog.log.stream import Stream
@@ -83,6 +84,7 @@ class AuditTrail:
     def __init__(self, broker: Broker, stream: Stream, clock: Clock) -> None:
         self._stream = stream
         self._clock = clock
+        self._nodes = broker.nodes
         self._troubles = broker.troubles
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[AuditEvent] = deque()
@@ -91,6 +93,8 @@ class AuditTrail:
         """The next time that what waits is written."""
         self._is_closed = False
         self._refusals = RefusalGatherer(self._loop, self.take)
+        self._failures = 0
+        """Since the last record that was written."""
         self.written = 0
         self.lost = 0
         self.failed_logins = 0
@@ -101,17 +105,15 @@ class AuditTrail:
     ) -> AuditTrail:
         """Make the stream at the first start, and give it the retention that is configured."""
         retention = Retention(age_ms=age_ms, bytes=size_bytes, pin_bytes_max=0)
-        stream = broker.streams.find(AUDIT_STREAM)
-        if stream is None:
-            stream = await broker.streams.create(
-                StreamConfig(
-                    name=AUDIT_STREAM,
-                    captures=(AUDIT_FILTER,),
-                    retention=retention,
-                    segment_bytes=_SEGMENT_BYTES,
-                )
+        stream = await broker.own_stream(
+            StreamConfig(
+                name=AUDIT_STREAM,
+                captures=(AUDIT_FILTER,),
+                retention=retention,
+                segment_bytes=_SEGMENT_BYTES,
             )
-        elif stream.config.retention != retention:
+        )
+        if stream.config.retention != retention:
             changed = msgspec.structs.replace(stream.config, retention=retention)
             stream = await broker.streams.alter(changed)
         trail = cls(broker, stream, clock)
@@ -177,6 +179,9 @@ class AuditTrail:
             topic = f"{AUDIT_ROOT}/{event.action.replace('.', '/')}".encode()
             builder.add(topic, topic, encode_event(event), _HEADERS, event.time_ms)
         partition = stream.partitions[0]
+        if self._nodes is not None and isinstance(partition.refusal, NotLeader):
+            self._send(self._nodes, events, builder.seal(0, 0))
+            return
         try:
             appended = partition.append_built(builder, stream.tags_topics)
         except OnelogError as error:
@@ -196,8 +201,24 @@ class AuditTrail:
 
         partition.when_visible(appended.last_offset, visible)
 
+    def _send(self, nodes: ClusterNodes, events: list[AuditEvent], data: bytes) -> None:
+        """Have another node write a batch. One whose outcome is not known may be written twice."""
+
+        async def send() -> None:
+            try:
+                await nodes.append(self._stream, 0, data)
+            except OnelogError as error:
+                self._failed(events, error)
+            else:
+                self._succeeded(len(events))
+
+        sending = self._loop.create_task(send())
+        self._unwritten.add(sending)
+        sending.add_done_callback(self._unwritten.discard)
+
     def _succeeded(self, count: int) -> None:
         self.written += count
+        self._failures = 0
         if not self._waiting:
             self._troubles.clear(AUDIT_TROUBLE, AUDIT_STREAM)
 
@@ -205,12 +226,15 @@ class AuditTrail:
         later = list(self._waiting)
         self._waiting.clear()
         self._keep((*events, *later))
-        self._troubles.stand(
-            AUDIT_TROUBLE,
-            AUDIT_STREAM,
-            f"the audit trail cannot be written, requests go on without it: {error}",
-            blocks=False,
-        )
+        self._failures += 1
+        # Among several nodes, one failure is an election: the next try finds the leader.
+        if self._nodes is None or self._failures > 1:
+            self._troubles.stand(
+                AUDIT_TROUBLE,
+                AUDIT_STREAM,
+                f"the audit trail cannot be written, requests go on without it: {error}",
+                blocks=False,
+            )
         if not self._is_closed and self._next is None:
             self._next = self._loop.call_later(RETRY_S, self._flush)
 

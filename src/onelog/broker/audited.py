@@ -26,6 +26,9 @@ _REFUSED: Final = frozenset({"NotAuthorized", "NotAuthenticated"})
 _SECRET: Final = re.compile(
     r"pass|secret|token|credential|salt|hash|text|base64|value|payload|body"
 )
+_HINTED: Final = frozenset({"password"})
+NOT_SHOWN: Final = "(not shown)"
+"""What stands for one of `_HINTED`: that it was set is worth a record, what it is is not."""
 _FOREIGN: Final = frozenset({"options"})
 """Fields in the words of other systems (`azure_storage_account_key`): nobody knows which of them
 are secret."""
@@ -42,6 +45,9 @@ def shown_fields(fields: Mapping[str, Any]) -> dict[str, Detail]:
     """The fields of a request that the trail shows."""
     found: dict[str, Detail] = {}
     for name, value in fields.items():
+        if name in _HINTED and isinstance(value, str):
+            found[name] = NOT_SHOWN
+            continue
         if is_secret(name) or name in _FOREIGN or value is None:
             continue
         if isinstance(value, str | int | bool):

@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from onelog.base.clock import Clock
+from onelog.base.errors import NotLeader, Unavailable
 from onelog.base.ids import Offset
 from onelog.broker.answers import Published, Several, Single
 from onelog.broker.audit import AuditSink, NoAudit
@@ -24,10 +25,12 @@ from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
+from onelog.broker.node_calls import NodeCalls, NoOtherNodes
+from onelog.broker.nodes import ClusterNodes
 from onelog.broker.objects import NO_PRICES, CacheSettings, Objects
 from onelog.broker.publish import Publisher
-from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.sessions import SessionRecord, Sessions
+from onelog.broker.shards import Shards
 from onelog.broker.spans import Spans
 from onelog.broker.views import NamedViews
 from onelog.broker.write_times import NotedPublisher
@@ -36,12 +39,14 @@ from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
+from onelog.log.cluster_map import ClusterMap, LoneNode
 from onelog.log.config import Retention, StreamConfig
 from onelog.log.couriers import REMOTE
 from onelog.log.freezing import freeze
 from onelog.log.handle import PartitionHandle
-from onelog.log.internal import fix_placement
+from onelog.log.internal import fix_placement, made_once
 from onelog.log.maintenance import Maintenance
+from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
 from onelog.log.tier_config import ColdFormat, StoreSupport
 from onelog.log.tier_tasks import Tiers
@@ -58,8 +63,6 @@ from onelog.storage.engine import Engine
 
 MAIN = "main"
 """The built-in stream: the home of every topic that no other stream captures."""
-STATE_UNKNOWN = "state-unknown"
-"""Standing: the rows of an internal stream cannot be read."""
 CHECKPOINT = "cursor-checkpoint"
 """Incidents: positions of cursors could not be written; they are tried again."""
 SESSION = "session-end"
@@ -77,6 +80,8 @@ MAIN_CONFIG = StreamConfig(
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a broker; all of them have defaults."""
 
+    node: int = 0
+    """The number of this node."""
     main: StreamConfig = MAIN_CONFIG
     checkpoint_interval_s: float = 1.0
     maintenance_interval_s: float = 30.0
@@ -87,6 +92,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Compactions of at least so many bytes are judged in a process of their own; 0: never."""
     internal_partitions: int = 1
     """Of each internal stream that keeps rows by name; fixed when the data directory is made."""
+    elected: bool = False
+    """Whether elections decide which shards this node owns, by `Shards.lead` and `lose`. False:
+    it owns all of them."""
     reserved: tuple[str, ...] = ()
     """How names of streams begin that nobody but the broker makes."""
     quota_burst_s: float = BURST_S
@@ -104,6 +112,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     store_prices: Prices = NO_PRICES
     tier_formats: tuple[ColdFormat, ...] = (ColdFormat.LOG,)
     """How this broker can write the history of streams into the store."""
+    tier_catalog: str = ""
+    """Where tables are registered; empty: in a file of the data directory."""
     tier_limits: TierLimits = TierLimits()
     traced: bool = False
     """Whether writes are noted, for the spans of traced messages."""
@@ -120,8 +130,12 @@ class Broker:
         settings: BrokerSettings,
         troubles: Troubles | None = None,
         scratch: Path | None = None,
+        nodes: ClusterNodes | None = None,
     ) -> None:
         self.store = store
+        self.nodes = nodes
+        """The other nodes; None: this one is on its own."""
+        self._has_cursors = False
         self.troubles = troubles or Troubles(clock)
         """The register of isolated failures."""
         self._engines = engines
@@ -129,16 +143,25 @@ class Broker:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
-        self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
-        self.streams.reserved = settings.reserved
+        local = None if nodes is None else nodes.node_store
+        self.streams = Catalog(store, engines, self._syncer, clock, self.troubles, local)
+        self.streams.checks.reserved = settings.reserved
         if settings.main.engine == "object":  # nothing of this broker needs a disk
             self.streams.own_engine = "object"
         couriers = self.streams.shared.couriers.remote
         if settings.store is not None:
             couriers.configure(settings.store_couriers, settings.store.deadline_ms / 1000)
-            self.streams.store_support = StoreSupport(
-                url=settings.store.url, formats=settings.tier_formats
+            self.streams.checks.store_support = StoreSupport(
+                url=settings.store.url,
+                formats=settings.tier_formats,
+                catalog=settings.tier_catalog,
             )
+        self.cluster: ClusterMap = LoneNode(settings.node)
+        """The nodes, and who leads and owns what."""
+        self.calls: NodeCalls = nodes or NoOtherNodes()
+        """Asks the other nodes. Set before a protocol opens."""
+        self.shards = Shards(self.troubles, self._owner_of)
+        """The names that this node owns, and the services that keep their rows."""
         self.objects = Objects(settings.store_prices, couriers, clock, self.troubles)
         """The object store, if the assembly hands one over."""
         self.access = AccessList(store, clock, self.troubles)
@@ -168,7 +191,7 @@ class Broker:
         )
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - each is named by the caller
         cls,
         store: MetadataStore,
         engines: Mapping[str, Engine],
@@ -179,16 +202,20 @@ class Broker:
         quotas: Quotas | None = None,
         troubles: Troubles | None = None,
         scratch: Path | None = None,
+        nodes: ClusterNodes | None = None,
     ) -> Broker:
         """Recover every stream and cursor. The broker is ready to serve when this returns.
 
-        Backups put links to files into the folder `scratch`; without one there are none.
+        Backups put links to files into the folder `scratch`; without one there are none. `nodes`
+        are the other nodes; None: this one is on its own.
         """
         settings = settings or BrokerSettings()
-        broker = cls(store, engines, clock, settings, troubles, scratch)
+        broker = cls(store, engines, clock, settings, troubles, scratch, nodes)
         try:
             await broker._start(authorizer or broker.access, quotas or Unlimited())
         except BaseException:
+            if nodes is not None:
+                await nodes.stop()
             await broker._close_storage()
             raise
         return broker
@@ -198,6 +225,8 @@ class Broker:
         self.authorizer = authorizer
         await self.access.open()
         await self.client_quotas.open()
+        if self.nodes is not None:
+            streams.hosting = await self.nodes.hosting(self)
         await streams.open()
         for key in streams.orphans:
             _log.warning(
@@ -206,25 +235,30 @@ class Broker:
         streams.placement = await fix_placement(
             self.store, self._settings.internal_partitions, is_new=streams.find(MAIN) is None
         )
-        if streams.find(MAIN) is None:
-            await streams.create(self._settings.main)
+        self.shards.open(streams.placement, led=not self._settings.elected)
+        if self.nodes is not None:
+            self.cluster = await self.nodes.join(self)
+        await self.own_stream(self._settings.main)
         # The publisher hears of a change first: staged records go to the old home before the
         # cursors note where that home ends.
         make = NotedPublisher if self._settings.traced else Publisher
-        self.publisher = make(streams, clock, authorizer, quotas, self.troubles)
+        forwards = None if self.nodes is None else self.nodes.forwards
+        self.publisher = make(streams, clock, authorizer, quotas, self.troubles, forwards)
         registry = SourceRegistry(streams)
-        checkpoints = await CheckpointStore.open(
+        checkpoints = await CheckpointStore.make(
             streams, clock, self._settings.checkpoint_interval_s
         )
         checkpoints.on_error = partial(self.troubles.note, CHECKPOINT, CURSORS)
-        if checkpoints.unknown is not None:
-            self.troubles.stand(STATE_UNKNOWN, CURSORS, checkpoints.unknown, blocks=True)
-        self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
-        self.sessions = Sessions(streams, clock, self._end_session)
+        checkpoints.node_of = self._owner_of
+        self.cursors = CursorDesk(
+            registry, checkpoints, self.publisher, clock, authorizer, self.troubles
+        )
+        self._has_cursors = True
+        await self.shards.register(self.cursors)
+        self.sessions = Sessions(streams, clock, self._end_session, self.shards)
         self.sessions.on_error = partial(self.troubles.note, SESSION, "sessions")
-        await self.sessions.open(self.store)
-        if self.sessions.unknown is not None:
-            self.troubles.stand(STATE_UNKNOWN, SESSIONS, self.sessions.unknown, blocks=True)
+        await self.sessions.open(self.store, made_now=self._settings.elected)
+        await self.shards.register(self.sessions)
         self.views = NamedViews(self.store, clock, self.troubles)
         await self.views.open()
         self.maintenance = Maintenance(
@@ -237,17 +271,40 @@ class Broker:
             flush_interval_s=self._settings.flush_interval_s,
             helper_bytes_min=self._settings.helper_bytes_min,
         )
+        self.maintenance.visits.spoken_for = self._spoken_for
         tiering = self.maintenance.tiering
         tiering.limits = self._settings.tier_limits
         self.tiers = Tiers(streams, tiering, clock, self.troubles)
         await self.backups.open()
         self.maintenance.start()
 
-    def _pin(self, stream: str, number: int) -> Offset | None:
-        pin = self.cursors.pins.lowest().get((self.streams.get(stream).record.id, number))
-        return None if pin is None else Offset(pin)
+    def _owner_of(self, name: bytes) -> int:
+        return self.cluster.owner(name)
 
-    def _needs(self, stream: str, number: int) -> NeededOffsets:
+    def _pin(self, stream: str, number: int) -> Offset | None:
+        key = (self.streams.get(stream).record.id, number)
+        found = [self.cursors.pins.lowest().get(key)]
+        if self.nodes is not None:
+            found.append(self.nodes.pins().get(key))
+        pins = [pin for pin in found if pin is not None]
+        return Offset(min(pins)) if pins else None
+
+    def _spoken_for(self, stream: str, number: int) -> Offset | None:
+        if self.nodes is None:
+            return None
+        found = self.nodes.spoken_for(self.streams.get(stream).record.id, number)
+        return None if found is None else Offset(found)
+
+    def lowest_needs(self) -> Mapping[tuple[str, int], int]:
+        """The lowest offsets that durable cursors of the shards here need, by stream id and
+        partition. Raises Unavailable."""
+        if not self._has_cursors:
+            raise Unavailable("this node has not opened its cursors yet")
+        return self.cursors.pins.lowest()
+
+    def _needs(self, stream: str, number: int) -> NeededOffsets | None:
+        if self.nodes is not None:
+            return None  # what cursors of other nodes need is known as one offset only
         return self.cursors.pins.needs(self.streams.get(stream).record.id, number)
 
     async def _end_session(self, record: SessionRecord) -> None:
@@ -279,6 +336,10 @@ class Broker:
         self.publisher.publish(messages, call, principal=principal, partition=partition)
         return await call.future
 
+    async def own_stream(self, config: StreamConfig) -> Stream:
+        """A stream of the broker's own, which is made if no node has made it."""
+        return self.streams.find(config.name) or await made_once(self.streams, config)
+
     async def delete_records(self, stream: str, partition: int, before: int) -> None:
         """Delete the records of a partition below an offset, durably."""
         await self.streams.get(stream).partition(partition).trim(Offset(before))
@@ -286,6 +347,10 @@ class Broker:
     async def open_kept(self, name: str) -> KeptTable:
         """A protocol's own rows by key, kept in the internal stream of this name."""
         return await KeptTable.open(self.streams, self._clock, name)
+
+    async def make_kept(self, name: str, name_of: Callable[[bytes], bytes] = bytes) -> KeptTable:
+        """As `open_kept`, for a service that reads the rows of each shard when it takes it."""
+        return await KeptTable.make(self.streams, self._clock, name, name_of)
 
     def new_live(self, owner: str) -> Live:
         """A live feed with positions of its own, for a protocol that follows the end."""
@@ -300,12 +365,12 @@ class Broker:
         return sum(row.syncs for stream in self.streams.streams() for row in stream.partitions)
 
     def stopped_partitions(self) -> list[PartitionHandle]:
-        """Partitions that refuse work, for the health check."""
+        """Partitions that refuse work although they lie here, for the health check."""
         return [
             partition
             for stream in self.streams.streams()
             for partition in stream.partitions
-            if partition.stopped is not None
+            if partition.stopped is not None and not isinstance(partition.stopped, NotLeader)
         ]
 
     # -- the end
@@ -321,6 +386,8 @@ class Broker:
             await self.sessions.close()
             await self.cursors.close()
             await self.views.close()
+            if self.nodes is not None:
+                await self.nodes.stop()
         finally:  # whatever failed, the partitions are closed
             await self._close_storage()
 

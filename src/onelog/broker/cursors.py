@@ -3,15 +3,15 @@
 Rules: a name is open once at a time. A durable cursor's state is in `~cursors` before `open`
 answers, and after each change within the checkpoint interval; `save` makes it durable now.
 Closing keeps the state, deleting forgets it. While the kept state of a cursor is moved, nobody
-opens or deletes the cursor.
+opens or deletes the cursor. The durable cursors of a shard are open only while this node owns it
+(`take`, `drop`); cursors without kept state belong to no shard.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TypeVar
 
 from onelog.base.clock import Clock
@@ -27,19 +27,20 @@ from onelog.broker.dead_letters import DeadLetterWriter
 from onelog.broker.hooks import Action, Authorizer, Principal
 from onelog.broker.pins import Pins
 from onelog.broker.publish import Publisher
-from onelog.cursors.checkpoint import CheckpointStore
+from onelog.broker.record_desk import RecordDesk
+from onelog.broker.shards import STATE_UNKNOWN
+from onelog.cursors.checkpoint import STREAM, CheckpointStore
 from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.delivery import QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
-from onelog.cursors.reader import read_batch, read_places, read_records, record_in
 from onelog.cursors.routed import RoutedCursor, is_routed
 from onelog.cursors.session import SessionCursor, always
-from onelog.cursors.shared_reads import SharedRead
-from onelog.cursors.sources import Source, SourceRegistry, SourceSet
+from onelog.cursors.sources import SourceRegistry
 from onelog.cursors.start import EARLIEST, LATEST, Start
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
+from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
 
 C = TypeVar("C", OffsetCursor, SessionCursor, QueueCursor, TableCursor)
@@ -58,8 +59,11 @@ class _SaveLater:
         self._checkpoints.mark(self._cursor)
 
 
-class CursorDesk:
+class CursorDesk(RecordDesk):
     """Every cursor of this node."""
+
+    name = "cursors"
+    """See `ShardService`."""
 
     def __init__(
         self,
@@ -68,8 +72,10 @@ class CursorDesk:
         publisher: Publisher,
         clock: Clock,
         authorizer: Authorizer,
+        troubles: Troubles,
     ) -> None:
-        self._registry = registry
+        super().__init__(registry)
+        self._troubles = troubles
         self._checkpoints = checkpoints
         self._clock = clock
         self._authorizer = authorizer
@@ -79,6 +85,30 @@ class CursorDesk:
         self._tails = 0
         self.pins = Pins(checkpoints, clock, self._durable_cursors, registry)
         self.dead_letters = DeadLetterWriter(publisher)
+
+    # -- shards
+
+    async def take(self, shard: int) -> None:
+        """See `ShardService`. States that cannot be read are a trouble, and are not raised."""
+        await self._checkpoints.take(shard)
+        self.pins.outdated()
+        unknown = self._checkpoints.unknown_of(shard)
+        if unknown is not None:
+            self._troubles.stand(STATE_UNKNOWN, STREAM, unknown, blocks=True)
+
+    async def drop(self, shard: int) -> None:
+        """See `ShardService`: close the cursors of a shard without saving them."""
+        for name in [*self._durable]:
+            if self._checkpoints.shard_of(name) == shard:
+                self._drop(name)
+        await self._checkpoints.drop(shard)
+        self.pins.outdated()
+        if self._checkpoints.unknown is None:
+            self._troubles.clear(STATE_UNKNOWN, STREAM)
+
+    def shard_of(self, name: str) -> int:
+        """The shard in which the state of a cursor is kept."""
+        return self._checkpoints.shard_of(name)
 
     # -- opening
 
@@ -192,8 +222,10 @@ class CursorDesk:
         """The latest record per topic. It has caught up when it is returned, and then follows.
 
         Without `follow`, its owner notes new records (`note`). With `near` it reads no history that
-        is only in the object store: its owner has kept what it needs of that.
+        is only in the object store: its owner has kept what it needs of that, or reads what the
+        table never knew (`unread`) by itself.
         """
+        kept = self._found(name, durable=durable)
         start = await start.settled(self._registry.resolve(filters).sources)
         table = await self._open_kept(
             name,
@@ -213,7 +245,9 @@ class CursorDesk:
             principal=principal,
         )
         if near:
-            _skip_cold(table.reading)
+            positions = () if kept is None else kept.positions
+            known = {(row.stream_id, row.partition) for row in positions if row.offset >= 0}
+            table.unread = _skip_cold(table.reading, known)
         try:
             await table.start_following(once=not follow)
         except BaseException:
@@ -237,7 +271,7 @@ class CursorDesk:
         await self._until_moved(name)
         if name in self._open:
             raise AlreadyExists(f"the cursor {name!r} is open already")
-        kept = self._checkpoints.kept(name)
+        kept = self._found(name, durable=durable)
         if kept is None:
             cursor = create()
         elif kept.kind is not kind:
@@ -254,6 +288,12 @@ class CursorDesk:
             await self._keep(cursor)
         return cursor
 
+    def _found(self, name: str, *, durable: bool) -> CursorState | None:
+        """The kept state of a cursor. One that is not durable needs no owner."""
+        if not durable and self._checkpoints.is_elsewhere(name):
+            return None
+        return self._checkpoints.kept(name)
+
     def _authorize(self, principal: Principal, filters: Sequence[str]) -> None:
         if not filters:
             raise InvalidRequest("a cursor reads at least one filter")
@@ -263,48 +303,6 @@ class CursorDesk:
                 raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
 
     # -- cursors that a protocol keeps itself
-
-    def sources(self, filters: Sequence[str]) -> SourceSet:
-        """The sources of these filters."""
-        return self._registry.resolve(filters)
-
-    def reading(self, filters: Sequence[str], positions: Iterable[Position]) -> Reading:
-        """Read these filters from these positions on."""
-        return Reading.restore(self._registry, filters, positions)
-
-    def record_now(self, source: Source, offset: int) -> Record | None:
-        """The committed record at one offset, of any topic, or Cold; None: retention took it."""
-        found = read_places(source, (offset,))
-        return found[0] if found else None
-
-    async def record_at(self, source: Source, offset: int) -> Record | None:
-        """As `record_now`, waiting for what is cold while the loop goes on."""
-        return await source.partition.until_here(partial(self.record_now, source, offset))
-
-    async def has_later(self, source: Source, topic: str, offset: int) -> bool:
-        """Whether a source has a committed record of a topic from an offset on."""
-        position, end = Offset(offset), source.partition.last_stable_offset
-        while position < end:
-            read = partial(read_records, SourceSet((topic,), (source,), 0), source, position, 1)
-            records, position = await source.partition.until_here(read)
-            if records:
-                return True
-        return False
-
-    def record_in(
-        self, source: Source, data: bytes | bytearray | memoryview, offset: int
-    ) -> Record | None:
-        """The record at an offset of batches that are at hand, if it lies in a plain one."""
-        return record_in(source, data, offset)
-
-    def records_now(self, source: Source, offsets: Sequence[int]) -> list[Record]:
-        """The committed records at ascending offsets, as far as they are there; or Cold."""
-        return read_places(source, offsets)
-
-    def batch_now(self, source: Source, offset: Offset) -> SharedRead | None:
-        """The checked batch with an offset, or the next one behind it, or Cold; None: there is
-        none."""
-        return read_batch(source, offset)
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that is kept in parts."""
@@ -472,10 +470,16 @@ def _check_name(name: str) -> None:
         raise InvalidRequest("a cursor name is 1 to 1024 bytes of UTF-8 without NUL")
 
 
-def _skip_cold(reading: Reading) -> None:
-    """Let a reading go on where the records on this machine begin."""
+def _skip_cold(reading: Reading, known: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Let a reading go on where the records on this machine begin. Returns which partitions that
+    are not known have earlier ones, and where these begin."""
+    unread: dict[tuple[str, int], int] = {}
     for index, source in enumerate(reading.sources.sources):
+        near = 0
         if source.partition.stopped is None:
-            near = source.partition.local_start_offset
-            if reading.position(index) < near:
-                reading.seek(index, near)
+            near, first = source.partition.local_start_offset, source.partition.start_offset
+            if source.key not in known and first < near:
+                unread[source.key] = int(first)
+        if reading.position(index) < near:
+            reading.seek(index, near)
+    return unread

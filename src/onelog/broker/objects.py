@@ -120,6 +120,11 @@ class Objects:
             )
         return self.store
 
+    @property
+    def url(self) -> str:
+        """The URL of the store; empty: there is none."""
+        return "" if self.store is None else self.store.url
+
     def status(self) -> StoreStatus:
         """What the store was asked. Raises InvalidRequest when there is none."""
         counts = self._opened().counts
@@ -146,12 +151,15 @@ class Objects:
         store = self._opened()
         return await self._pool().run(lambda: probe(store))
 
-    async def restore(self, streams: Sequence[str], *, dry_run: bool) -> list[BucketStream]:
-        """Restore streams that lie in the store, and that this broker does not have."""
+    async def restore(
+        self, streams: Sequence[str], *, dry_run: bool, take_over: bool = False
+    ) -> list[BucketStream]:
+        """Restore streams that lie in the store, and that this broker does not have. With
+        `take_over` also those that another broker wrote lately."""
         self._opened()
         if self.restoring is None:
             raise InvalidRequest("this broker restores nothing: its engines are not its own")
-        return await self.restoring.run(streams, dry_run=dry_run)
+        return await self.restoring.run(streams, dry_run=dry_run, take_over=take_over)
 
     async def sweep(self, *, dry_run: bool) -> Swept:
         """Delete what nothing names."""

@@ -5,8 +5,11 @@ Rules:
   the ticks. It answers each write once: when its records are visible, or with an error.
 - No write waits for another outlet: a caller gets its answer when the partitions of its own records
   are ready.
-- `LocalOutlet` appends now. An outlet to a partition that another node leads would send the sealed
-  batch there instead; nothing above an outlet knows which kind it is.
+- `LocalOutlet` appends now. `SharedOutlet` is that of a partition which any node of a cluster may
+  lead: it appends, or has the sealed batch written at the leader. Nothing above an outlet knows
+  which kind it is.
+- A batch whose outcome is not known is written again if one of its publishers wants that
+  (`wants_again`); the others hear at once that it is open.
 """
 
 from __future__ import annotations
@@ -16,16 +19,26 @@ from typing import Final, Protocol
 
 import msgspec
 
-from onelog.base.errors import OnelogError, StorageError, without_frames
+from onelog.base.errors import OnelogError, StorageError, Timeout, without_frames
 from onelog.base.ids import Offset
-from onelog.broker.answers import Call, Published, Waiting, finish_rows, tell_raised
-from onelog.kernel import BatchBuilder, Stage
-from onelog.log.handle import PartitionHandle
+from onelog.broker.answers import (
+    Call,
+    Published,
+    Waiting,
+    finish_rows,
+    tell_raised,
+    wants_again,
+)
+from onelog.broker.nodes import Forwards
+from onelog.kernel import BatchBuilder, Stage, scan_batches
+from onelog.log.handle import Appended, Cold, PartitionHandle
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 
 Written = Callable[[Offset, OnelogError | None], None]
 """Called once: with the offset of the first record when all are visible, or with the error."""
+Doubted = Callable[[OnelogError], bool]
+"""Called when records may have been written: whether they are to be written again."""
 
 _NO_OFFSET: Final = Offset(-1)
 
@@ -42,7 +55,7 @@ class Outlet(Protocol):
         """Whether records of the stream, as it is now, may still be staged here."""
         ...
 
-    def write(self, builder: BatchBuilder, done: Written) -> None:
+    def write(self, builder: BatchBuilder, done: Written, doubted: Doubted) -> None:
         """Write the staged records. The builder is empty afterwards. Raises nothing."""
         ...
 
@@ -63,7 +76,7 @@ class LocalOutlet:
         """Whether records of the stream, as it is now, may still be staged here."""
         return self._index_topics == stream.tags_topics
 
-    def write(self, builder: BatchBuilder, done: Written) -> None:
+    def write(self, builder: BatchBuilder, done: Written, doubted: Doubted) -> None:
         """Append; `done` is called when the partition shows the last record."""
         partition = self.partition
         try:
@@ -74,8 +87,66 @@ class LocalOutlet:
         base, end = appended.base_offset, appended.end_offset
         if end <= partition.high_watermark:
             done(base, None)
+            return
+
+        def shown(error: OnelogError | None) -> None:
+            if isinstance(error, Timeout):
+                self._lost(appended, done, doubted, error)
+            else:
+                done(base, error)
+
+        partition.when_visible(Offset(end - 1), shown)
+
+    def _lost(self, appended: Appended, done: Written, doubted: Doubted, error: Timeout) -> None:
+        """Whether the records stay is open: nobody here can find out."""
+        del doubted
+        done(appended.base_offset, error)
+
+
+class SharedOutlet(LocalOutlet):
+    """The outlet to a partition that any node of a cluster may lead."""
+
+    __slots__ = ("_forwards",)
+
+    def __init__(self, stream: Stream, partition: PartitionHandle, forwards: Forwards) -> None:
+        super().__init__(stream, partition)
+        self._forwards = forwards
+
+    def write(self, builder: BatchBuilder, done: Written, doubted: Doubted) -> None:
+        """Append if this node leads and nothing is under way to an earlier leader; else forward."""
+        forwards, key = self._forwards, self.stream.key(self.partition.id)
+        refusal = self.partition.refusal
+        if forwards.is_busy(key) or (refusal is not None and forwards.takes(key, refusal)):
+            try:
+                data = builder.seal(0, 0)
+            except Exception as error:  # noqa: BLE001 - only the callers of this write get it
+                done(_NO_OFFSET, failure_of(error))
+                return
+            forwards.put(key, data, done, doubted)
         else:
-            partition.when_visible(Offset(end - 1), lambda error: done(base, error))
+            super().write(builder, done, doubted)
+
+    def _lost(self, appended: Appended, done: Written, doubted: Doubted, error: Timeout) -> None:
+        """This node leads no more: the next leader may have the records, or not."""
+        if doubted(error):
+            data = self._batch_of(appended)
+            if data is not None:
+                key = self.stream.key(self.partition.id)
+                self._forwards.put(key, data, done, doubted, is_doubtful=True)
+                return
+        done(_NO_OFFSET, error)
+
+    def _batch_of(self, appended: Appended) -> bytes | None:
+        """The batch as it was sealed; None: it cannot be had."""
+        base, end = appended.base_offset, appended.end_offset
+        try:
+            data = bytes(self.partition.read_stored(base, 1, end, wait=False))
+            infos = scan_batches(data, 0, False)
+        except (OnelogError, Cold):
+            return None
+        if len(infos) != 1 or infos[0].base_offset != base or infos[0].last_offset != end - 1:
+            return None
+        return None if infos[0].attributes else data  # it was stamped
 
 
 def failure_of(error: Exception) -> OnelogError:
@@ -96,7 +167,7 @@ class Write(msgspec.Struct, eq=False):
     def run(self) -> None:
         """Give the records to their outlet."""
         builder = self.builder
-        self.stage.owner.write(builder, self._written)
+        self.stage.owner.write(builder, self._written, self._doubted)
         if not self.is_answered:
             self.writing.under_way[self] = None
         if not builder.count:
@@ -114,6 +185,20 @@ class Write(msgspec.Struct, eq=False):
             writing.answer(self.stage, base, rows)
         else:
             finish_rows(rows, error, writing.troubles)
+
+    def _doubted(self, error: OnelogError) -> bool:
+        """Tell those who do not want it written again. Returns whether anybody does."""
+        if not any(wants_again(row[0]) for row in self.rows):
+            return False
+        staying: list[Waiting] = []
+        told: list[Waiting] = []
+        for row in self.rows:
+            stays = isinstance(row[0], _LastWrite) or wants_again(row[0])
+            (staying if stays else told).append(row)
+        self.rows[:] = staying
+        if told:
+            finish_rows(told, error, self.writing.troubles)
+        return True
 
 
 class BegunWrite(Protocol):

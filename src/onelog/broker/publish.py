@@ -34,14 +34,22 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from onelog.base.clock import Clock
-from onelog.base.errors import NotAuthorized, OnelogError, QuotaExceeded, again
+from onelog.base.errors import (
+    DuplicateSequence,
+    NotAuthorized,
+    OnelogError,
+    QuotaExceeded,
+    Timeout,
+    again,
+)
 from onelog.base.ids import Offset
 from onelog.base.topics import check_topic
 from onelog.broker.answers import Call
 from onelog.broker.checks import RECORD_OVERHEAD_BYTES, Home, check_shape, chosen_home
 from onelog.broker.hooks import Action, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.meter import Meter
-from onelog.broker.outlets import LocalOutlet, Writing, drop_stale
+from onelog.broker.nodes import Forwards
+from onelog.broker.outlets import LocalOutlet, SharedOutlet, Writing, drop_stale
 from onelog.kernel import (
     BatchBuilder,
     BatchInfo,
@@ -58,6 +66,7 @@ from onelog.log.touched import TopicCache
 from onelog.observe.troubles import Troubles
 from onelog.record.batch import append_time_of
 from onelog.record.record import Message
+from onelog.storage.engine import PartitionKey
 
 STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Staged bytes of a partition that are written before the pass ends."""
@@ -77,8 +86,11 @@ class Publisher:
         authorizer: Authorizer,
         quotas: Quotas,
         troubles: Troubles,
+        forwards: Forwards | None = None,
     ) -> None:
+        """`forwards` writes to partitions that other nodes lead; None: there are none."""
         self._troubles = troubles
+        self._forwards = forwards
         self._catalog = catalog
         self._clock = clock
         self._authorizer = authorizer
@@ -170,10 +182,67 @@ class Publisher:
         timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else self._clock.now_ms()
         builder = BatchBuilder(stream.tags_topics)
         builder.add(topic, key, message.value, message.headers, timestamp_ms)
-        data = bytearray(builder.seal(0, 0, 0, *producer))
-        repeated = target.check_batch(scan_batches(data, 0, False)[0])
+        sealed = builder.seal(0, 0, 0, *producer)
+        if self.is_elsewhere(stream, target):
+            self._put_elsewhere(stream.key(target.id), sealed, done)
+            return
+        data = bytearray(sealed)
+        try:
+            repeated = target.check_batch(scan_batches(data, 0, False)[0])
+        except DuplicateSequence:  # appended, and followed by so many that its place is forgotten
+            target.when_visible(Offset(target.end_offset - 1), done)
+            return
         appended = repeated or _appended(self.put_batches(target, data))
-        target.when_visible(Offset(appended.end_offset - 1), done)
+
+        def shown(error: OnelogError | None) -> None:
+            if isinstance(error, Timeout) and self._forwards is not None:  # another node leads now
+                key = stream.key(target.id)
+                self._put_elsewhere(key, sealed, done, is_doubtful=True)
+            else:
+                done(error)
+
+        target.when_visible(Offset(appended.end_offset - 1), shown)
+
+    def is_elsewhere(self, stream: Stream, target: PartitionHandle) -> bool:
+        """Whether another node leads, or led a moment ago and has not answered everything."""
+        forwards = self._forwards
+        if forwards is None:
+            return False
+        return (
+            target.refusal is not None and self._may_forward(stream, target)
+        ) or forwards.is_busy(stream.key(target.id))
+
+    def is_crowded(self, stream: Stream, target: PartitionHandle) -> bool:
+        """Whether so much waits for the leader of a partition that its publishers should wait,
+        too."""
+        forwards = self._forwards
+        if forwards is None or target.refusal is None:
+            return False
+        return forwards.is_full(stream.key(target.id))
+
+    def _put_elsewhere(
+        self,
+        key: PartitionKey,
+        data: bytes,
+        done: Callable[[OnelogError | None], None],
+        *,
+        is_doubtful: bool = False,
+    ) -> None:
+        assert self._forwards is not None
+        if self.dirty:
+            self.tick()  # records that came first are written first
+        # Its sequence makes it safe to send it again, as often as it takes.
+
+        def told(_base: Offset, error: OnelogError | None) -> None:
+            done(None if isinstance(error, DuplicateSequence) else error)
+
+        self._forwards.put(
+            key,
+            data,
+            told,
+            lambda _error: True,
+            is_doubtful=is_doubtful,
+        )
 
     def route(self, topic: str, principal: Principal) -> tuple[Stage, int] | None:
         """Where the kernel stages plain messages of a topic, and how large they may be.
@@ -183,7 +252,8 @@ class Publisher:
         """
         stream, target, encoded = self._home(topic, None)
         if (
-            target.refusal is not None
+            (target.refusal is not None and not self._may_forward(stream, target))
+            or self.is_crowded(stream, target)
             or stream.is_internal
             or not self._authorizer.allows(principal, Action.PUBLISH, topic)
             or self.owes(principal) is not None
@@ -213,6 +283,13 @@ class Publisher:
 
     # -- the steps
 
+    def _may_forward(self, stream: Stream, target: PartitionHandle) -> bool:
+        """Whether a partition that refuses appends here may be written through its leader."""
+        forwards, refusal = self._forwards, target.refusal
+        if forwards is None or refusal is None:
+            return False
+        return forwards.takes(stream.key(target.id), refusal)
+
     def _admit(
         self, messages: Sequence[Message], principal: Principal, partition: int | None
     ) -> list[Home]:
@@ -224,7 +301,7 @@ class Publisher:
                 raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
             if home[0].is_internal:
                 raise NotAuthorized(f"the stream {home[0].name} belongs to the broker")
-            if home[1].refusal is not None:
+            if home[1].refusal is not None and not self._may_forward(home[0], home[1]):
                 raise again(home[1].refusal)
             size_bytes += check_shape(message, home)
             homes.append(home)
@@ -262,7 +339,13 @@ class Publisher:
         if stage is None:
             builder = BatchBuilder(stream.tags_topics)
             end = partition if isinstance(partition, PartitionEnd) else None
-            stage = Stage(LocalOutlet(stream, partition), builder, self.dirty, end)
+            forwards = self._forwards
+            outlet = (
+                LocalOutlet(stream, partition)
+                if forwards is None
+                else SharedOutlet(stream, partition, forwards)
+            )
+            stage = Stage(outlet, builder, self.dirty, end)
             self._stages[partition] = stage
         return stage
 

@@ -5,7 +5,8 @@ session belongs to the user who made it: nobody else takes it over, resumes it o
 persistent session is a row of the internal stream `~sessions`, written when it begins, when its
 peer goes, and when it ends; it expires by a timer, also when the broker was down in between. When
 that stream is damaged, no session is known: no client is attached, because a kept session must not
-count as absent (ADR 14).
+count as absent (ADR 14). The sessions of a shard are known while this node owns it; after an
+election, clients of the earlier owner count as gone from then on.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from onelog.base.errors import (
     LimitExceeded,
     NotAuthorized,
     NotFound,
+    NotLeader,
     OnelogError,
     StateUnknown,
     StorageFull,
+    again,
 )
 from onelog.broker.kept import KeptRow, KeptTable
+from onelog.broker.kept_runs import KeptRuns
+from onelog.broker.shards import STATE_UNKNOWN, Shards
 from onelog.log.catalog import Catalog
 from onelog.metadata.store import MetadataStore
 
@@ -37,6 +42,8 @@ RECORD_BYTES_MAX: Final = 1_500_000
 """Bytes of one kept session."""
 _OLD_PREFIX: Final = "sessions/"
 """Where older versions kept sessions in the metadata store."""
+_AT_ONCE: Final = 2000
+"""Sessions that are looked at before others have a turn."""
 _CHUNK_BYTES: Final = 1024 * 1024
 """Rows of the metadata store that become one batch, plus at most one more."""
 
@@ -106,13 +113,28 @@ class _Turn:
 
 
 class Sessions:
-    """All sessions of this node."""
+    """All sessions that this node owns."""
+
+    name = "sessions"
+    """See `ShardService`."""
 
     def __init__(
-        self, catalog: Catalog, clock: Clock, end: Callable[[SessionRecord], Awaitable[None]]
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        end: Callable[[SessionRecord], Awaitable[None]],
+        shards: Shards,
     ) -> None:
         self._catalog = catalog
+        self._shards = shards
+        self._store: MetadataStore
+        self._old: dict[bytes, bytes] = {}
+        """Rows that an older version wrote to the metadata store."""
+        self._unknown: dict[int, StateUnknown] = {}
+        """Shards of which no kept session is known, and why."""
         self._table: KeptTable | None = None
+        self._runs: KeptRuns | None = None
+        """The rows on their way into the table."""
         self._opening = asyncio.Lock()
         self._clock = clock
         self._end = end
@@ -122,63 +144,106 @@ class Sessions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns: dict[str, _Turn] = {}
         self.takeovers = 0
-        self.unknown: StateUnknown | None = None
-        """The error because of which no kept session is known."""
         self.on_error: Callable[[OnelogError], None] = lambda _error: None
 
-    async def open(self, store: MetadataStore) -> None:
-        """Read kept sessions. The time that the broker was down counts."""
+    async def open(self, store: MetadataStore, *, made_now: bool = False) -> None:
+        """Find out where sessions are kept. `made_now`: the stream is made at once, and not with
+        the first session: elections need it."""
+        self._store = store
+        entries = (await store.range(_OLD_PREFIX)).entries
+        self._old = {entry.key.removeprefix(_OLD_PREFIX).encode(): entry.value for entry in entries}
+        if made_now:
+            await self._open_table()
+
+    async def take(self, shard: int) -> None:
+        """Read the kept sessions of a shard. The time that the broker was down counts. Rows that
+        cannot be read are a trouble, and are not raised."""
         try:
-            rows = await self._recover(store)
+            rows = await self._recover(shard)
         except StateUnknown as error:
-            self.unknown = error
+            self._not_known(shard, error)
             return
         except StorageFull as error:
-            self.unknown = StateUnknown(
+            text = (
                 f"there is no room to write sessions to {STREAM} ({error}): make room, then restart"
             )
+            self._not_known(shard, StateUnknown(text))
             return
         now_ms = self._clock.now_ms()
-        for row in rows:
+        for number, row in enumerate(rows, 1):
             since_ms = row.detached_at_ms
-            if since_ms is None:  # the broker stopped before the client left
+            if since_ms is None:  # its owner stopped before the client left
                 since_ms = now_ms
             record = msgspec.structs.replace(row, detached_at_ms=since_ms)
             self._kept[record.client_id] = record
             self._arm(record)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
-    async def _recover(self, store: MetadataStore) -> list[SessionRecord]:
-        """Every kept session, including those that the metadata store holds.
+    def _not_known(self, shard: int, error: StateUnknown) -> None:
+        self._unknown[shard] = error
+        self._catalog.troubles.stand(STATE_UNKNOWN, STREAM, error, blocks=True)
+
+    async def drop(self, shard: int) -> None:
+        """See `ShardService`. Connections that a protocol has not let go yet are let go."""
+        if self._unknown.pop(shard, None) is not None and not self._unknown:
+            self._catalog.troubles.clear(STATE_UNKNOWN, STREAM)
+        lost: list[Session] = []
+        for number, client_id in enumerate({*self._kept, *self._attached}, 1):
+            if self._shards.of(client_id.encode()) == shard:
+                self._disarm(client_id)
+                self._kept.pop(client_id, None)
+                attached = self._attached.pop(client_id, None)
+                lost += [] if attached is None else [attached]
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for session in lost:
+            await session.on_takeover()
+
+    async def _recover(self, shard: int) -> list[SessionRecord]:
+        """Every kept session of a shard, including those that the metadata store holds.
 
         An older version wrote them there. They are deleted there once they are durable in the
         stream. After a crash before that, the next start takes them over again.
         """
-        entries = (await store.range(_OLD_PREFIX)).entries
-        if not entries and self._catalog.find(STREAM) is None:
+        if not self._old and self._table is None and self._catalog.find(STREAM) is None:
             return []  # the stream is made with the first session
         table = await self._open_table()
-        rows = dict(table.rows())
-        old = {entry.key.removeprefix(_OLD_PREFIX).encode(): entry.value for entry in entries}
+        rows = await table.load(shard)
+        old = {key: row for key, row in self._old.items() if self._shards.of(key) == shard}
         for chunk in _chunks(old):
             await table.put(chunk)
-        if old:
-            await store.delete(_OLD_PREFIX, prefix=True)
+        for key in old:
+            del self._old[key]
+        if old and not self._old:
+            await self._store.delete(_OLD_PREFIX, prefix=True)
         return [_decode(*row) for row in (rows | old).items()]
 
     async def _open_table(self) -> KeptTable:
         async with self._opening:
             if self._table is None:
-                self._table = await KeptTable.open(self._catalog, self._clock, STREAM)
+                self._table = await KeptTable.make(self._catalog, self._clock, STREAM)
         return self._table
 
     async def _put(self, client_id: str, row: bytes | None) -> None:
-        table = self._table or await self._open_table()
-        await table.put([(client_id.encode(), row)])
+        if self._runs is None:
+            table = await self._open_table()
+            self._runs = self._runs or KeptRuns(table.put)
+        key = client_id.encode()
+        await self._runs.put(self._shards.of(key), key, row)
 
     def check_known(self) -> None:
         """Raise StateUnknown when kept sessions cannot be read."""
-        if self.unknown is not None:
-            raise self.unknown
+        for unknown in self._unknown.values():
+            raise again(unknown)
+
+    def check(self, client_id: str) -> None:
+        """Raise NotOwner, StateLoading or StateUnknown unless the sessions of this client's shard
+        are known here."""
+        self._shards.check(self, client_id.encode())
+        unknown = self._unknown.get(self._shards.of(client_id.encode()))
+        if unknown is not None:
+            raise again(unknown)
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -225,8 +290,15 @@ class Sessions:
 
         Raises NotAuthorized, and touches nothing, when the session is another user's.
         """
-        self.check_known()
+        self.check(client_id)
+        if expiry_ms == 0 and self._is_new(client_id):  # there is nothing to wait for
+            record = SessionRecord(
+                client_id=client_id, protocol=protocol, owner=owner, expiry_ms=0, cursors=cursors
+            )
+            session = self._attached[client_id] = Session(record, on_takeover, resumed=False)
+            return session
         async with self._turn(client_id):
+            self.check(client_id)  # the shard may be lost by now
             known = self.get(client_id)
             if known is not None and known.owner not in ("", owner):
                 raise NotAuthorized("there is a session of another user under this client id")
@@ -234,6 +306,7 @@ class Sessions:
             if old is not None:
                 self.takeovers += 1
                 await old.on_takeover()
+                self.check(client_id)
             self._disarm(client_id)
             kept = self._kept.get(client_id)
             ending = old.record if old is not None else kept
@@ -253,8 +326,18 @@ class Sessions:
             session = Session(record, on_takeover, resumed=kept is not None)
             self._attached[client_id] = session
             if expiry_ms != 0:
-                await self._keep(record)
+                try:
+                    await self._keep(record)
+                except NotLeader:
+                    del self._attached[client_id]
+                    raise
             return session
+
+    def _is_new(self, client_id: str) -> bool:
+        """Whether a client has no session, and nobody acts for it."""
+        return not (
+            client_id in self._attached or client_id in self._kept or client_id in self._turns
+        )
 
     def _turn(self, client_id: str) -> _Turn:
         """One connection at a time attaches, detaches or expires for a client."""
@@ -300,7 +383,7 @@ class Sessions:
 
         Raises NotFound, Conflict.
         """
-        self.check_known()
+        self.check(client_id)
         async with self._turn(client_id):
             if client_id in self._attached:
                 raise Conflict(
@@ -361,6 +444,8 @@ class Sessions:
                 return  # the client came back at the last moment
             try:
                 await self._finish(record)
+            except NotLeader:
+                pass  # the shard is lost: its next owner ends the session
             except OnelogError as error:
                 self.on_error(error)
 

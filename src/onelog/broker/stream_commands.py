@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from onelog.base.commands import decoded, run_decoded
-from onelog.base.errors import InvalidRequest, NotAuthorized
+from onelog.base.errors import InvalidName, InvalidRequest, NotAuthorized
+from onelog.base.names import from_dotted
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.streams import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig, tier_problem
@@ -32,6 +33,10 @@ class StreamChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     partitions: int | None = None
     engine: str | None = None
     durability: Durability | None = None
+    replicas: int | None = None
+    """On how many nodes each partition lies; 0: as the cluster gives."""
+    min_insync: int | None = None
+    """How many of them must have a record before it is answered; 0: as the cluster gives."""
     retention_age_ms: int | None = None
     retention_bytes: int | None = None
     cleanup: Cleanup | None = None
@@ -53,7 +58,8 @@ class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.create
     """Make a stream."""
 
     name: str
-    captures: tuple[str, ...]
+    captures: tuple[str, ...] | None = None
+    """None: the topic that the stream's name means."""
     chosen: StreamChoice = StreamChoice()
 
 
@@ -153,9 +159,11 @@ async def run_stream(
     match command:
         case CreateStream():
             partitions = command.chosen.partitions or defaults.partitions
-            config = default_stream(defaults, command.name, command.captures, partitions)
-            _check_captures(command.captures)
-            config = _with_choice(config, command.chosen, streams.store_support)
+            captures = captures_of(command.name, command.captures)
+            config = default_stream(defaults, command.name, captures, partitions)
+            _check_captures(captures)
+            _check_replicas(broker, command.chosen)
+            config = _with_choice(config, command.chosen, streams.checks.store_support)
             if command.chosen.tier is None:
                 config = with_fitting_tier(config)
             made = await streams.create(config)
@@ -163,8 +171,11 @@ async def run_stream(
         case AlterStream():
             config = _theirs(streams.get(command.name)).config
             _check_captures((*command.capture, *command.release))
+            _check_replicas(broker, command.chosen)
             changed = await streams.alter(
-                _with_choice(_captured(config, command), command.chosen, streams.store_support)
+                _with_choice(
+                    _captured(config, command), command.chosen, streams.checks.store_support
+                )
             )
             return StreamAnswer(streams=(_row(changed),))
         case DeleteStream():
@@ -184,6 +195,22 @@ async def run_stream(
         case ShowStream():
             found = streams.get(command.name)
             return StreamAnswer(streams=(_row(found),), detail=_detail(found))
+
+
+def captures_of(name: str, given: tuple[str, ...] | None) -> tuple[str, ...]:
+    """What a new stream captures: what was said, else the topic of its name, as Kafka has it.
+
+    Raises InvalidName when the name means no topic.
+    """
+    if given is not None:
+        return given
+    try:
+        return (from_dotted(name),)
+    except InvalidName as error:
+        raise InvalidName(
+            f"the stream name {name!r} stands for no topic ({error}). A name has a-z A-Z 0-9 . _ -,"
+            " and plant.a stands for plant/a; or say what the stream captures"
+        ) from None
 
 
 def default_stream(
@@ -225,6 +252,7 @@ def with_fitting_tier(config: StreamConfig) -> StreamConfig:
 def _with_choice(config: StreamConfig, chosen: StreamChoice, support: StoreSupport) -> StreamConfig:
     keep = config.retention
     age_ms, size = chosen.retention_age_ms, chosen.retention_bytes
+    copies, replicas, insync = config.replication, chosen.replicas, chosen.min_insync
     return msgspec.structs.replace(
         config,
         partitions=config.partitions if chosen.partitions is None else chosen.partitions,
@@ -235,6 +263,11 @@ def _with_choice(config: StreamConfig, chosen: StreamChoice, support: StoreSuppo
             keep,
             age_ms=keep.age_ms if age_ms is None else age_ms,
             bytes=keep.bytes if size is None else size,
+        ),
+        replication=msgspec.structs.replace(
+            copies,
+            factor=copies.factor if replicas is None else replicas,
+            min_insync=copies.min_insync if insync is None else insync,
         ),
         tier=_with_tier(config.tier, chosen, support),
     )
@@ -274,6 +307,14 @@ def _captured(config: StreamConfig, command: AlterStream) -> StreamConfig:
         )
     left = tuple(text for text in config.captures if text not in command.release)
     return msgspec.structs.replace(config, captures=(*left, *command.capture))
+
+
+def _check_replicas(broker: Broker, chosen: StreamChoice) -> None:
+    if (chosen.replicas or 0) > 1 and not broker.streams.hosting.is_shared:
+        raise InvalidRequest(
+            f"this node is on its own, and cannot keep {chosen.replicas} replicas: only a cluster"
+            " of several nodes can"
+        )
 
 
 def _check_captures(captures: tuple[str, ...]) -> None:

@@ -29,6 +29,8 @@ from onelog.cli.api.table import NOUNS
 from onelog.cli.audit import add_audit
 from onelog.cli.backup import add_backup
 from onelog.cli.bench import build_bench
+from onelog.cli.cluster import InitCluster, add_cluster
+from onelog.cli.cluster_commands import add_cluster_commands
 from onelog.cli.completion import add_completion
 from onelog.cli.doctor import add_doctor
 from onelog.cli.events import add_events
@@ -63,12 +65,13 @@ def run(
     serve: Serve,
     run_offline: RunOffline | None = None,
     restore: RestoreBackup | None = None,
+    init_cluster: InitCluster | None = None,
 ) -> int:
     """Run one command line; the exit code."""
     try:
         if arguments[:1] == [COMPLETE]:
-            return _complete(build(serve, run_offline, restore), arguments[1:])
-        build(serve, run_offline, restore)(
+            return _complete(build(serve, run_offline, restore, init_cluster), arguments[1:])
+        build(serve, run_offline, restore, init_cluster)(
             with_interval(arguments),
             exit_on_error=False,
             print_error=True,
@@ -121,7 +124,10 @@ def with_interval(arguments: Sequence[str]) -> list[str]:
 
 
 def build(
-    serve: Serve, run_offline: RunOffline | None = None, restore: RestoreBackup | None = None
+    serve: Serve,
+    run_offline: RunOffline | None = None,
+    restore: RestoreBackup | None = None,
+    init_cluster: InitCluster | None = None,
 ) -> App:
     """The command tree."""
     app = App(
@@ -165,6 +171,8 @@ def build(
     app.command(build_views(run_offline))
     add_audit(app, run_offline)
     add_backup(app, run_offline, restore)
+    add_cluster(app, init_cluster)
+    add_cluster_commands(app)
     app.command(build_pipelines())
     app.command(build_spark())
     add_sql(app)

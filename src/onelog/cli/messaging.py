@@ -23,10 +23,9 @@ from cyclopts import App, Parameter
 from onelog.base.errors import ConfigError, InvalidRequest, OnelogError, Timeout
 from onelog.base.topics import check_filter, check_topic
 from onelog.cli import render
-from onelog.cli.options import Assignments, ConfigFile, load_options
+from onelog.cli.options import Assignments, ConfigFile
 from onelog.cli.printable import escape_json, visible
 from onelog.cli.talk import (
-    BrokerAddress,
     Message,
     Patience,
     Start,
@@ -36,6 +35,7 @@ from onelog.cli.talk import (
     open_talker,
     parse_start,
 )
+from onelog.cli.talk.address import address_of
 from onelog.cli.talk.link import ANSWER_S
 from onelog.cli.talk.messages import check_number, from_json, to_json
 from onelog.config.units import parse_quantity
@@ -83,19 +83,7 @@ class Broker:
     @contextmanager
     def connected(self, answer_s: float = ANSWER_S) -> Iterator[Talker]:
         """A connection for the length of a block; the argument bounds the wait for an answer."""
-        listeners = load_options(self.config, None, self.assignments).config.listeners
-        listener = getattr(listeners, f"{self.via}_tls" if self.tls else self.via)
-        if not (self.port or listener.port):
-            raise ConfigError("the configuration has no port: name it with --port")
-        address = BrokerAddress(
-            host=self.host or listener.host,
-            port=self.port or listener.port,
-            user=self.user,
-            password=self._password(),
-            tls=self.tls,
-            ca_file=self.ca_file,
-            answer_s=answer_s,
-        )
+        address = address_of(self, self.via, answer_s)
         talker = open_talker(self.via, address, exchange=self.exchange, partition=self.partition)
         try:
             yield talker
@@ -104,16 +92,6 @@ class Broker:
                 talker.close()
             raise
         talker.close()
-
-    def _password(self) -> str:
-        if self.password_file is None:
-            if self.user:
-                raise ConfigError("--user needs --password-file FILE")
-            return ""
-        try:
-            return self.password_file.read_text().partition("\n")[0]
-        except OSError as error:
-            raise ConfigError(f"{self.password_file}: {error.strerror}") from error
 
 
 @Parameter(name="*")

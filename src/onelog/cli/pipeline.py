@@ -276,9 +276,20 @@ def _add_running(app: App) -> None:
 
 def _add_watching(app: App) -> None:
     @app.command(name="list")
-    def list_command(*, where: Watched = WATCHED) -> None:
-        """Show every pipeline that has run in this data directory, or on that of --url."""
-        pipeline_view.print_list(_all(where))
+    def list_command(*, json: Annotated[bool, Flag] = False, where: Watched = WATCHED) -> None:
+        """Show every pipeline that has run in this data directory, or on that of --url.
+
+        Parameters
+        ----------
+        json
+            One JSON object, with the pipelines in `items`.
+        """
+        found = _all(where)
+        if json:
+            told = msgspec.json.encode({"items": found}).decode()
+            render.OUT.print(told, markup=False)
+        else:
+            pipeline_view.print_list(found)
 
     @app.command
     def status(name: str, *, json: Annotated[bool, Flag] = False, where: Watched = WATCHED) -> None:

@@ -17,7 +17,7 @@ from onelog.base.errors import ConfigError
 from onelog.cli import render
 from onelog.cli.api.table import NOUNS
 from onelog.cli.places import Place
-from onelog.cli.printable import visible
+from onelog.cli.printable import json_text, visible
 from onelog.cli.reaching import RunOffline, reach
 from onelog.cli.render import say
 from onelog.cli.users import DEFAULT_DATA, DataOptions
@@ -26,6 +26,10 @@ from onelog.config.units import format_quantity, parse_quantity
 if TYPE_CHECKING:
     from onelog.broker.stream_commands import StreamAnswer, StreamChoice, StreamCommand
 
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for programs."),
+]
 Capture = Annotated[
     tuple[str, ...],
     Parameter(
@@ -56,6 +60,17 @@ class Choice:
     )
     durability: Annotated[
         Literal["memory", "os", "fsync"] | None, Parameter(help="When a publish is answered.")
+    ] = None
+    replicas: Annotated[
+        int | None,
+        Parameter(help="On a cluster: nodes that hold each partition; 0: as the cluster gives."),
+    ] = None
+    min_insync: Annotated[
+        int | None,
+        Parameter(
+            help="On a cluster: replicas that must have a record before it is answered; 0: as the"
+            " cluster gives."
+        ),
     ] = None
     retention: Annotated[
         str | None, Parameter(help="How long records are kept: 7d, 12h, unlimited.")
@@ -127,6 +142,8 @@ class Choice:
             partitions=self.partitions,
             engine=engine,
             durability=None if self.durability is None else Durability(self.durability),
+            replicas=self.replicas,
+            min_insync=self.min_insync,
             retention_age_ms=_quantity("--retention", self.retention, "ms"),
             retention_bytes=_quantity("--retention-bytes", self.retention_bytes, "bytes"),
             cleanup=None if self.cleanup is None else Cleanup(self.cleanup),
@@ -162,7 +179,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         name: str,
         /,
         *,
-        capture: Capture,
+        capture: Capture = (),
         engine: Annotated[
             Literal["segment", "memory", "kv", "object"] | None,
             Parameter(help="Storage engine."),
@@ -172,12 +189,13 @@ def build_streams(run_offline: RunOffline | None) -> App:
     ) -> None:
         """Make a stream, as in: onelog stream create plant --capture 'plant/#' --partitions 4.
 
-        The topics that it captures move there: new messages are written to it, and readers read the
-        old stream first.
+        Without --capture it captures the topic of its name: orders, or plant/a for plant.a. The
+        topics that it captures move there: new messages are written to it, and readers read the old
+        stream first.
         """
         from onelog.broker.stream_commands import CreateStream  # noqa: PLC0415
 
-        command = CreateStream(name=name, captures=capture, chosen=chosen.as_choice(engine))
+        command = CreateStream(name=name, captures=capture or None, chosen=chosen.as_choice(engine))
         say(f"made stream {name} of {_captures(perform(options, command))}")
 
     @app.command
@@ -219,11 +237,18 @@ def build_streams(run_offline: RunOffline | None) -> App:
         say(f"stream {name} begins empty at the next start: restart the server")
 
     @app.command
-    def show(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
+    def show(name: str, /, *, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
         """Show every setting of a stream and its partitions."""
         from onelog.broker.stream_commands import ShowStream  # noqa: PLC0415
 
-        _show_one(perform(options, ShowStream(name=name)))
+        found = perform(options, ShowStream(name=name))
+        if json:
+            (row,), detail = found.streams, found.detail
+            assert detail is not None, "the server tells what it was asked for"
+            shown = {"stream": row, "settings": detail.settings, "partitions": detail.partitions}
+            render.OUT.print(json_text(shown), markup=False)
+        else:
+            _show_one(found)
 
     return app
 

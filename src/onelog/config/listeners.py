@@ -6,11 +6,14 @@ one that web pages can reach is off until a user enables it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from onelog.base.networks import is_loopback
 from onelog.config.ports import DEFAULT_PORTS
+from onelog.config.problems import Problem
 from onelog.config.section import Section
 
 Enabled = Annotated[bool, Meta(description="Whether the listener starts.")]
@@ -183,10 +186,57 @@ class AmqpTlsListener(StreamListener, frozen=True, kw_only=True):
     tls: ListenerTls = ListenerTls()
 
 
+class InnerTls(Section, frozen=True, kw_only=True):
+    """The certificates of this node for other nodes. Changed files take effect without a
+    restart."""
+
+    cert_file: Annotated[
+        str, Meta(description="PEM file: the certificate; its common name is node-ID.")
+    ] = ""
+    key_file: Annotated[
+        str, Meta(description="PEM file: the key of the certificate, without a password.")
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file: the authority that signs nodes of this cluster, and only them."
+        ),
+    ] = ""
+
+
+class InnerListener(Section, frozen=True, kw_only=True):
+    """Where the other nodes of a cluster connect. It is served with `cluster.mode` = etcd. Another
+    address than loopback needs `tls` or `secret_file`."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 0
+    socket: Annotated[
+        str,
+        Meta(
+            description="Path of a Unix socket instead of an address, for nodes on one machine;"
+            " empty: none."
+        ),
+    ] = ""
+    advertised: Annotated[
+        str,
+        Meta(
+            description="host:port or unix:PATH that other nodes connect to; empty: what is bound."
+        ),
+    ] = ""
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="File with a secret that all nodes share, at least 16 bytes; empty: none."
+        ),
+    ] = ""
+    tls: InnerTls = InnerTls()
+
+
 class Listeners(Section, frozen=True, kw_only=True):
     """All listeners."""
 
     admin: AdminListener = AdminListener()
+    inner: InnerListener = InnerListener()
     mqtt: MqttListener = MqttListener()
     mqtt_tls: MqttTlsListener = MqttTlsListener()
     mqtt_ws: MqttWebSocketListener = MqttWebSocketListener()
@@ -196,3 +246,32 @@ class Listeners(Section, frozen=True, kw_only=True):
     amqp: AmqpListener = AmqpListener()
     amqp_tls: AmqpTlsListener = AmqpTlsListener()
     amqp_management: AmqpManagementListener = AmqpManagementListener()
+
+
+def inner_problems(inner: InnerListener) -> Iterator[Problem]:
+    """Errors in these keys that concern several of them."""
+    tls, path = inner.tls, "listeners.inner"
+    given = [name for name in ("cert_file", "key_file", "ca_file") if getattr(tls, name)]
+    if given and len(given) < 3:
+        missing = next(name for name in ("cert_file", "key_file", "ca_file") if name not in given)
+        yield Problem(
+            f"{path}.tls.{missing}",
+            f"{path}.tls.{missing} is missing: nodes need a certificate, its key and the authority",
+        )
+    is_open = not given and not inner.secret_file
+    if is_open and not inner.socket and not is_loopback(inner.host):
+        yield Problem(
+            f"{path}.host",
+            f"{path}.host = {inner.host!r} is not of this machine: links between machines need"
+            f" {path}.tls (see `onelog cluster certs`) or {path}.secret_file",
+        )
+
+
+def reached_urls(listeners: Listeners, bound: Mapping[str, str]) -> dict[str, str]:
+    """Where clients reach the bound listeners: at the advertised address, if a listener has one."""
+    found = {}
+    for name, url in bound.items():
+        scheme, _, address = url.partition("://")
+        advertised = getattr(getattr(listeners, name, None), "advertised", "")
+        found[name] = f"{scheme}://{advertised or address}"
+    return found

@@ -15,9 +15,10 @@ from msgspec import Meta
 from onelog.base.errors import ConfigError
 from onelog.base.networks import is_loopback, parse_networks
 from onelog.config.amqp import Amqp
+from onelog.config.cluster import Cluster, Role, cluster_problems
 from onelog.config.kafka import Kafka
 from onelog.config.lake import Lake, lake_problems
-from onelog.config.listeners import AdminListener, Listeners, ListenerTls
+from onelog.config.listeners import AdminListener, Listeners, ListenerTls, inner_problems
 from onelog.config.mqtt import Mqtt
 from onelog.config.object_engine import MetadataKeys, ObjectKeys, object_problems
 from onelog.config.problems import Problem
@@ -38,6 +39,31 @@ class Node(Section, frozen=True, kw_only=True):
     name: Annotated[
         str, Meta(min_length=1, max_length=100, description="Name of this node, shown to people.")
     ] = "onelog"
+    rack: Annotated[
+        str,
+        Meta(
+            max_length=100,
+            description="Where this node stands: what fails together has the same rack. The node"
+            " registers with it.",
+        ),
+    ] = ""
+    roles: Annotated[
+        tuple[Role, ...],
+        Meta(
+            min_length=1,
+            description="What this node does in a cluster: run a member of etcd (meta, with"
+            " `cluster.etcd.spawn`), keep data (engine), serve clients (broker). A node with meta"
+            " alone only runs its member; engine and broker go together.",
+        ),
+    ] = ("meta", "engine", "broker")
+    replaced: Annotated[
+        bool,
+        Meta(
+            description="Whether an empty `data_dir` takes the place of the one that this node had"
+            " in its cluster. Everything is copied from the other nodes; what only this node had is"
+            " lost. Set it for one start."
+        ),
+    ] = False
 
 
 class Tokens(Section, frozen=True, kw_only=True):
@@ -319,6 +345,7 @@ class Config(Section, frozen=True, kw_only=True):
         ),
     ] = "./data"
     node: Node = Node()
+    cluster: Cluster = Cluster()
     listeners: Listeners = Listeners()
     net: Net = Net()
     security: Security = Security()
@@ -387,6 +414,10 @@ def whole_problems(config: Config) -> Iterator[Problem]:
             f"{path} = {management.host!r} would open the management API to other machines,"
             " which is not possible yet: use 127.0.0.1, ::1 or localhost",
         )
+    yield from cluster_problems(
+        config.cluster, config.node.id, config.node.roles, config.metadata.url
+    )
+    yield from inner_problems(listeners.inner)
     yield from _admin_problems(listeners.admin)
     yield from _ban_problems(config.security.bans)
     yield from _token_problems(config.security.tokens)

@@ -45,7 +45,7 @@ class Store(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="Where the objects lie: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,"
-            " az://ACCOUNT/CONTAINER/PREFIX or file:///FOLDER; empty: no store. Each broker or"
+            " az://CONTAINER/PREFIX or file:///FOLDER; empty: no store. Each broker or"
             " cluster has a prefix of its own."
         ),
     ] = ""
@@ -122,7 +122,7 @@ def store_problems(store: Store) -> Iterator[Problem]:
         yield Problem(
             "store.url",
             f"store.url = {store.url!r} is no store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,"
-            " az://ACCOUNT/CONTAINER/PREFIX or file:///FOLDER",
+            " az://CONTAINER/PREFIX or file:///FOLDER",
         )
     for option in store.options:
         if "=" not in option:

@@ -9,8 +9,10 @@ Rules:
 - The states of many cursors are alike: large batches are compressed, so that the bytes written to
   the disk hardly depend on the number of readers (I1).
 - Kept positions pin retention, whether the cursor is open or its consumer is away.
-- When `~cursors` is damaged, no cursor is known: no cursor counts as new, nothing is saved, and the
-  pins are not known either (Unavailable).
+- The states of a shard are known from `take` to `drop`. A cursor of another shard raises NotOwner,
+  and never counts as new.
+- When a shard's partition of `~cursors` is damaged, no cursor of it is known: no cursor counts as
+  new, nothing is saved, and the pins are not known either (Unavailable).
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Unavailable, again
+from onelog.base.errors import NotLeader, NotOwner, StateUnknown, Unavailable, again
 from onelog.base.ids import Offset
 from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position
+from onelog.cursors.owners import owner_of
 from onelog.cursors.routed import RoutedCursor, is_routed
 from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
 from onelog.log.handle import PartitionHandle
-from onelog.log.internal import Placement, internal_stream, kept_batches
+from onelog.log.internal import Placement, internal_stream, kept_batches, rows_there
 from onelog.log.stream import Stream
 from onelog.record.batch import compress_batch
 from onelog.record.compression import ZSTD
@@ -40,10 +43,14 @@ STREAM: Final = "~cursors"
 PINNING: Final = (CursorKind.QUEUE, CursorKind.SESSION)
 PART_SEPARATOR: Final = b"\0"
 
-CHUNK_BYTES: Final = 1024 * 1024
-"""Bytes of state in one batch, unless one cursor alone has more."""
+CHUNK_BYTES: Final = 32 * 1024
+"""Bytes of state in one batch, unless one cursor alone has more. A session has some hundred, and to
+write them down takes some ten microseconds of the loop (estimated)."""
 
-PIECE_BYTES_MAX: Final = 16 * CHUNK_BYTES
+_AT_ONCE: Final = 2000
+"""Names that are looked at before others have a turn."""
+
+PIECE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 COMPRESSED_BYTES_MIN: Final = 2 * 1024
 """A smaller batch is not compressed, so that a single settlement does not wait for the codec."""
@@ -76,30 +83,92 @@ class CheckpointStore:
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._closed = False
-        self.unknown: Unavailable | None = None
-        """The error because of which no kept state is known."""
+        self._taken: set[int] = set()
+        self._unknown: dict[int, Unavailable] = {}
+        """Shards of which no kept state is known, and why."""
+        self.node_of: Callable[[bytes], int] = lambda _name: -1
+        """The node that owns a name."""
         self.on_error: Callable[[BaseException], None] = lambda _error: None
 
     @classmethod
-    async def open(cls, catalog: Catalog, clock: Clock, interval_s: float) -> CheckpointStore:
-        """Read every kept state. The stream is created at the first start."""
+    async def make(cls, catalog: Catalog, clock: Clock, interval_s: float) -> CheckpointStore:
+        """A store of which nothing is read yet. The stream is created at the first start."""
         stream = await internal_stream(catalog, STREAM)
-        store = cls(stream, catalog.placement, clock, interval_s)
-        await store._load()
+        return cls(stream, catalog.placement, clock, interval_s)
+
+    @classmethod
+    async def open(cls, catalog: Catalog, clock: Clock, interval_s: float) -> CheckpointStore:
+        """Read every kept state."""
+        store = await cls.make(catalog, clock, interval_s)
+        for partition in store._stream.partitions:
+            await store.take(int(partition.id))
         return store
 
-    async def _load(self) -> None:
-        try:
-            for partition in self._stream.partitions:
-                async for _info, slices in kept_batches(partition):
-                    for index in range(len(slices)):
-                        self._apply(slices.key(index), slices.value(index))
-        except Unavailable as error:
-            self.unknown = error
-            self._kept.clear()
-            self._parts.clear()
+    # -- shards
 
-    def _check_known(self) -> None:
+    async def take(self, shard: int) -> None:
+        """Read the kept states of a shard. Damage makes them unknown, and is not raised."""
+        try:
+            await rows_there(self._stream.partitions[shard])
+            async for _info, slices in kept_batches(self._stream.partitions[shard]):
+                for index in range(len(slices)):
+                    self._apply(slices.key(index), slices.value(index))
+        except StateUnknown as error:
+            await self.drop(shard)
+            self._unknown[shard] = error
+        else:
+            self._taken.add(shard)
+
+    async def drop(self, shard: int) -> None:
+        """Forget the states of a shard; nothing of it is written any more."""
+        self._taken.discard(shard)
+        self._unknown.pop(shard, None)
+        names = {*self._kept, *self._parts, *self._marked}
+        for number, name in enumerate(names, 1):
+            if self.shard_of(name) == shard:
+                for rows in (self._kept, self._parts, self._marked):
+                    rows.pop(name, None)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def shard_of(self, name: str) -> int:
+        """The shard that keeps the state of a cursor."""
+        if self._placement.partitions == 1:
+            return 0
+        return self._placement.shard(self._owner(name))
+
+    def _owner(self, name: str) -> bytes:
+        return owner_of(name) if self._placement.by_owner else name.encode()
+
+    @property
+    def unknown(self) -> Unavailable | None:
+        """An error because of which kept states are not known."""
+        return next(iter(self._unknown.values()), None)
+
+    def unknown_of(self, shard: int) -> Unavailable | None:
+        """The error because of which no kept state of a shard is known."""
+        return self._unknown.get(shard)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether another node owns a cursor."""
+        shard = self.shard_of(name)
+        return shard not in self._taken and shard not in self._unknown
+
+    def knows(self, name: str) -> bool:
+        """Whether the kept state of a cursor would be known here."""
+        return self.shard_of(name) in self._taken
+
+    def _check_known(self, name: str) -> None:
+        shard = self.shard_of(name)
+        if shard in self._taken:
+            return
+        if shard in self._unknown:
+            raise again(self._unknown[shard])
+        node = self.node_of(self._owner(name))
+        whose = "its owner is being elected" if node < 0 else f"ask node {node}"
+        raise NotOwner(f"this node does not own the cursor {name!r}: {whose}", node)
+
+    def _check_all_known(self) -> None:
         if self.unknown is not None:
             raise again(self.unknown)
 
@@ -123,7 +192,7 @@ class CheckpointStore:
 
     def kept(self, name: str) -> CursorState | None:
         """The kept state of a cursor. For an open cursor: the state that the next save writes."""
-        self._check_known()
+        self._check_known(name)
         found = self._kept.get(name)
         if found is None:
             return None
@@ -131,7 +200,7 @@ class CheckpointStore:
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that has any."""
-        self._check_known()
+        self._check_known(name)
         return self._parts.get(name, {})
 
     def names(self) -> list[str]:
@@ -143,7 +212,7 @@ class CheckpointStore:
 
         Its kept state does not name them. It reads them from their start when it is back.
         """
-        self._check_known()
+        self._check_all_known()
         found: dict[str, tuple[Key, ...]] = {}
         for name, kept in self._kept.items():
             if not isinstance(kept, bytes) and kept.kind is not CursorKind.SESSION:
@@ -170,7 +239,7 @@ class CheckpointStore:
         needs. Without that, a cursor with nothing to settle among other topics would pin the log
         for ever.
         """
-        self._check_known()
+        self._check_all_known()
         lowest: dict[Key, int] = {}
         alive = {cursor.name: cursor for cursor in open_cursors}
         rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
@@ -203,6 +272,8 @@ class CheckpointStore:
     async def _save_all_marked(self) -> None:
         try:
             await self._save_cursors(tuple(self._marked.values()), marked=True)
+        except NotLeader:
+            pass  # the shard is lost, and is dropped in a moment
         except Exception as error:  # noqa: BLE001 - reported; the cursors are saved again later
             self.on_error(error)
         finally:
@@ -215,8 +286,10 @@ class CheckpointStore:
         await self._save_cursors(cursors, marked=False)
 
     async def _save_cursors(self, cursors: Sequence[Cursor], *, marked: bool) -> None:
-        if cursors:
-            self._check_known()
+        if marked:  # those of a shard that is lost are not ours to write
+            cursors = [cursor for cursor in cursors if self.knows(cursor.name)]
+        for cursor in cursors:
+            self._check_known(cursor.name)
         if len(self._stream.partitions) == 1:
             await self._save(self._stream.partitions[0], cursors, marked=marked)
             return
@@ -226,13 +299,14 @@ class CheckpointStore:
         saved = await asyncio.gather(
             *(self._save(*part, marked=marked) for part in parts.items()), return_exceptions=True
         )
-        for failure in saved:  # only now: a caller that closes waits for all of them
-            if failure is not None:
-                raise failure
+        failures = [failure for failure in saved if failure is not None]
+        # Only now: a caller that closes waits for all of them. A lost shard hides no failure.
+        for failure in sorted(failures, key=lambda row: isinstance(row, NotLeader)):
+            raise failure
 
     def _home(self, name: str) -> PartitionHandle:
         """The partition that keeps the state of a cursor."""
-        return self._placement.home(self._stream, name.encode())
+        return self._placement.home(self._stream, self._owner(name))
 
     async def _save(
         self, partition: PartitionHandle, cursors: Sequence[Cursor], *, marked: bool
@@ -245,14 +319,17 @@ class CheckpointStore:
         last: Offset | None = None
         rows: list[Row] = []
         chunk: list[tuple[Cursor, Parts]] = []
+        size = 0
         for number, cursor in enumerate(cursors, 1):
             if not marked or self._marked.get(cursor.name) is cursor:
                 parts: Parts = cursor.take_parts() if isinstance(cursor, IN_PARTS) else {}
                 chunk.append((cursor, parts))
-                rows += _rows(cursor, parts)
-            if number == len(cursors) or sum(len(value or b"") for _, value in rows) > CHUNK_BYTES:
+                made = _rows(cursor, parts)
+                rows += made
+                size += sum(len(value or b"") for _, value in made)
+            if number == len(cursors) or size > CHUNK_BYTES:
                 last = self._append_saved(partition, rows, chunk) if chunk else last
-                rows, chunk = [], []
+                rows, chunk, size = [], [], 0
                 if number < len(cursors):
                     await asyncio.sleep(0)  # a hundred thousand cursors do not hold the loop
         if last is not None:
@@ -278,7 +355,7 @@ class CheckpointStore:
 
     def take_over(self, cursor: Cursor) -> None:
         """A cursor goes on from its kept state, if it has one: look it up in the cursor."""
-        self._check_known()
+        self._check_known(cursor.name)
         if cursor.name in self._kept:
             self._kept[cursor.name] = cursor
 
@@ -289,7 +366,7 @@ class CheckpointStore:
 
     async def forget(self, name: str) -> None:
         """Delete a kept state, durably."""
-        self._check_known()
+        self._check_known(name)
         key = name.encode()
         rows: list[Row] = [
             (key + PART_SEPARATOR + part.encode(), None) for part in self._parts.get(name, {})
@@ -304,11 +381,14 @@ class CheckpointStore:
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
-        if builder.size_bytes < COMPRESSED_BYTES_MIN:
-            last = partition.append_built(builder, index_topics=False).last_offset
-        else:
-            batch = compress_batch(builder.seal(0, 0), ZSTD)
-            last = Offset(partition.append_checked(bytearray(batch))[-1].last_offset)
+        try:
+            if builder.size_bytes < COMPRESSED_BYTES_MIN:
+                last = partition.append_built(builder, index_topics=False).last_offset
+            else:
+                batch = compress_batch(builder.seal(0, 0), ZSTD)
+                last = Offset(partition.append_checked(bytearray(batch))[-1].last_offset)
+        except NotLeader as error:
+            raise NotOwner(str(error)) from error
         for key, value in rows:
             self._apply(key, value)
         return last
@@ -321,7 +401,12 @@ class CheckpointStore:
             self._timer = None
         if self._saving is not None:
             await self._saving
-        await self.save(*self._marked.values())
+        try:
+            await self.save(*(row for row in self._marked.values() if self.knows(row.name)))
+        except StateUnknown:
+            raise
+        except Unavailable as error:  # too few replicas are left: what was saved last counts
+            self.on_error(error)
 
 
 def _keys(positions: Iterable[Position]) -> set[Key]:

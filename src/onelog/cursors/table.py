@@ -67,6 +67,7 @@ class TableCursor:
         "on_change",
         "position_of",
         "reading",
+        "unread",
     )
 
     kind = CursorKind.TABLE
@@ -79,10 +80,13 @@ class TableCursor:
         self.on_change: Callable[[], None] = ignore_change
         self.position_of: Callable[[tuple[str, int]], int | None] | None = None
         """How far the owner has noted records, when the table does not follow by itself."""
-        self.elsewhere: Source | None = None
+        self.elsewhere: dict[tuple[str, int], Source] = {}
         """Where the owner moved records to, beside what the table reads by itself."""
         self.counts: Callable[[Record], bool] = always
         """Whether a record that was moved counts."""
+        self.unread: dict[tuple[str, int], int] = {}
+        """Partitions with records in the object store that the table never read, and from where
+        on."""
         self._clock = clock
         self._accepts = accepts
         self._ids: dict[str, int] = {}
@@ -326,15 +330,14 @@ class TableCursor:
         index = self.reading.find(row.stream_id, row.partition)
         if index is not None:
             return self.reading.sources.sources[index]
-        other = self.elsewhere
-        return other if other is not None and other.key == (row.stream_id, row.partition) else None
+        return self.elsewhere.get((row.stream_id, row.partition))
 
     def _read(self, row: _TableRow, source: Source | None) -> Record | None:
         record: Record | None = None
         ttl_ms = -1
         if source is None:
             pass
-        elif source is self.elsewhere:
+        elif source.key in self.elsewhere:
             found = read_places(source, (row.offset,))
             record = found[0] if found and self.counts(found[0]) else None
         else:

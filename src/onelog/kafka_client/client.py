@@ -33,11 +33,15 @@ from onelog.kafka_client.messages import (
     Topic,
 )
 from onelog.kafka_client.wire import Reader
+from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
 
 PAUSE_S: Final = 0.05
 """How long to wait before the second try; doubled each time, up to the next."""
 PAUSE_MAX_S: Final = 1.0
+STORAGE_S: Final = 30.0
+"""How long to try again at most when the broker cannot read or write a partition: nobody knows
+whether its store comes back soon, or somebody has to repair something."""
 
 T = TypeVar("T")
 
@@ -120,7 +124,7 @@ class Client:
     def _try(self, work: Callable[[Link], T], timeout_s: float | None = None) -> T:
         assert not self._posted, "the answers to what was posted come first"
         ends = time.monotonic() + (self.access.timeout_s if timeout_s is None else timeout_s)
-        pause_s = PAUSE_S
+        pause_s, storage_ends = PAUSE_S, 0.0
         while True:
             try:
                 if self._link is None:
@@ -129,6 +133,9 @@ class Client:
             except OnelogError as error:
                 if self._link is not None and self._link.broken:
                     self.close()
+                if isinstance(error, codes.StorageAway):
+                    storage_ends = storage_ends or time.monotonic() + STORAGE_S
+                    ends = min(ends, storage_ends)
                 if not error.retriable or time.monotonic() + pause_s > ends:
                     raise
             # A broker that is away cannot wake us.
@@ -227,12 +234,14 @@ class Client:
         """The objects that hold records of a partition in [start, end); None: the broker has no
         store, or does not know the request."""
         rows: list[Row] = []
+        aborted: dict[AbortedSpan, None] = {}
         at, lease = start, ""
         while True:
             page = self._cold_page(topic, partition, cold_request(topic, partition, at, end, lease))
             if page is None or page.store is None:
                 return None
             rows += page.rows
+            aborted.update(dict.fromkeys(page.aborted))
             if page.next is None:
                 break
             if page.next <= at:
@@ -246,6 +255,7 @@ class Client:
             named=Named(*page.named),
             lease=page.lease,
             lease_ms=page.lease_ms,
+            aborted=tuple(aborted),
             table=page.table,
         )
 
@@ -268,14 +278,18 @@ class Client:
         return page
 
     def fetch(self, request: bytes, wait_s: float = 0.0) -> list[Fetched]:
-        """The answer to a request that `messages.fetch_request` made."""
+        """The answer to a request that `messages.fetch_request` made.
+
+        A partition that cannot be read just now is asked again while no other one has records;
+        beside others that have, it counts as one whose records come later (`Fetched.is_coming`).
+        """
 
         def work(link: Link) -> list[Fetched]:
             if self._ahead == request:
                 self._ahead = None
-                return messages.read_fetch(link.answer(wait_s))
+                return _readable(messages.read_fetch(link.answer(wait_s)))
             self._drop_ahead(link)
-            return messages.read_fetch(link.ask(Api.FETCH, request, wait_s=wait_s))
+            return _readable(messages.read_fetch(link.ask(Api.FETCH, request, wait_s=wait_s)))
 
         return self._try(work)
 
@@ -375,6 +389,18 @@ class Client:
         self.call(
             Api.END_TXN, messages.end_request(transactional_id, producer, commit=commit), read
         )
+
+
+def _readable(found: list[Fetched]) -> list[Fetched]:
+    """The rows of a fetch. Raises a retriable error when none has records, and one cannot be read
+    just now."""
+    failed = [at for at, row in enumerate(found) if codes.meaning(row.code).passes]
+    if failed and not any(len(row.records) for row in found):
+        row = found[failed[0]]
+        raise codes.refusal(row.code, f"{row.topic}-{row.partition}")
+    for at in failed:
+        found[at] = found[at]._replace(code=codes.NONE, log_start=-1)
+    return found
 
 
 def _check(found: Mapping[Part, int], what: str) -> None:

@@ -43,6 +43,12 @@ class NoTransactions(InvalidRequest):
         super().__init__(f"{texts}: no transaction may write there (error {POLICY_VIOLATION})")
 
 
+class StorageAway(StorageError):
+    """The broker cannot read or write a partition now; the same request may succeed later."""
+
+    retriable = True
+
+
 class Code(NamedTuple):
     """What an error code means."""
 
@@ -84,9 +90,10 @@ CODES: Final[dict[int, Code]] = {
     53: Code(NotAuthorized, "not authorized for the transactional id"),
     55: Code(InvalidRequest, "it was not tried, since another one was refused"),
     56: Code(
-        StorageError,
-        "the partition is damaged or the disk is full; the broker's admin API says which, at"
-        " /api/v1/streams/NAME/partitions",
+        StorageAway,
+        "the partition is damaged, the disk is full or the object store is away; the broker's admin"
+        " API says which, at /api/v1/streams/NAME/partitions",
+        passes=True,
     ),
     58: Code(NotAuthenticated, "the user or the password is wrong"),
     59: Code(UnknownProducer, "the partition knows nothing of this producer"),

@@ -13,6 +13,7 @@ import msgspec
 from onelog.base.errors import ProtocolViolation
 from onelog.kafka_client.messages import Named
 from onelog.kafka_client.wire import Reader
+from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
 from onelog.objects.shown import StoreWords
 
@@ -30,6 +31,7 @@ class ColdPage(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[str | None, int | None] = (None, None)
     lease: str = ""
     lease_ms: int = 0
+    aborted: tuple[AbortedSpan, ...] = ()
     table: tuple[str, str] | None = None
 
 
@@ -38,7 +40,7 @@ class ColdPart(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: tuple[Row, ...]
     end: int
-    """Records below it lie in the rows."""
+    """Records below it lie in the rows; what lies in none of them is fetched."""
     store: StoreWords
     filter: str | None
     """Of a view: the topics that it shows; the rows have records of other topics, too."""
@@ -47,6 +49,8 @@ class ColdPart(msgspec.Struct, frozen=True, kw_only=True):
     lease: str
     lease_ms: int
     """How long the objects stay, whatever becomes of them."""
+    aborted: tuple[AbortedSpan, ...] = ()
+    """Aborted transactions that the pieces do not list themselves."""
     table: tuple[str, str] | None = None
     """Format and name of the table that the records are, too; None: they are none."""
 

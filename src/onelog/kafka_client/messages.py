@@ -215,6 +215,12 @@ class Fetched(NamedTuple):
     records: memoryview
     """Stored batches, in the answer's own buffer; the last one may be cut short."""
 
+    @property
+    def is_coming(self) -> bool:
+        """Whether records are there that the broker could not send in time: they lie in an object
+        store, and the same fetch brings them later."""
+        return self.code == codes.NONE and self.log_start < 0 and not len(self.records)
+
 
 def fetch_request(
     wanted: Mapping[Part, int], *, bytes_max: int, part_bytes_max: int, wait_ms: int

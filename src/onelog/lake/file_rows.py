@@ -36,11 +36,15 @@ class FileRows:
             rows = parquet.read(columns=self._columns(parquet))
             return self._fitted(rows, parquet.metadata.num_rows)
 
-    def parts(self) -> Iterator[pa.Table]:
-        """The rows of one row group after the other."""
+    def parts(self, column: str = "", low: int = 0, high: int = 0) -> Iterator[pa.Table]:
+        """The rows of one row group after the other; with `column`, without groups whose
+        statistics say that it has no value from `low` to before `high` there."""
         with self._opened() as parquet:
             columns = self._columns(parquet)
+            at = self._leaf(parquet, column) if column else None
             for number in range(parquet.num_row_groups):
+                if at is not None and _is_outside(parquet, number, at, low, high):
+                    continue
                 rows = parquet.read_row_group(number, columns=columns)
                 yield self._fitted(rows, parquet.metadata.row_group(number).num_rows)
 
@@ -56,6 +60,15 @@ class FileRows:
         there = set(parquet.schema_arrow.names) - set(self.partition)
         return [name for name in self.schema.names if name in there]
 
+    def _leaf(self, parquet: pq.ParquetFile, column: str) -> int | None:
+        """The number of a plain column in the file."""
+        schema = pa.schema([self.schema.field(column)])
+        names = file_columns(parquet.schema_arrow, schema) if self.by_id else [column]
+        for number in range(parquet.metadata.num_columns):
+            if [parquet.metadata.schema.column(number).path] == names:
+                return number
+        return None
+
     def _fitted(self, rows: pa.Table, count: int) -> pa.Table:
         if self.by_id:
             return projected(rows, self.schema)
@@ -66,6 +79,13 @@ class FileRows:
             for one in self.schema
         ]
         return pa.Table.from_arrays(made, schema=self.schema)
+
+
+def _is_outside(parquet: pq.ParquetFile, group: int, column: int, low: int, high: int) -> bool:
+    told = parquet.metadata.row_group(group).column(column).statistics
+    if told is None or not told.has_min_max:
+        return False
+    return bool(told.max < low or told.min >= high)
 
 
 def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:

@@ -9,7 +9,6 @@ is read back and every batch is rebuilt from it: what is not proved here is not 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,7 +22,6 @@ from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
     ATTR_LOG_APPEND_TIME,
-    ATTR_TRANSACTIONAL,
     FRAME,
     HEADER_BYTES,
     PLACE_BOTH,
@@ -52,6 +50,7 @@ from onelog.lake.log_table import (
     group_places,
     log_writer,
 )
+from onelog.objects.aborted_batches import AbortedBatches
 from onelog.objects.frames import FramedFile, FrameTable
 from onelog.objects.frames_building import FramesBuilder
 from onelog.objects.piece import AbortedSpan
@@ -78,25 +77,6 @@ class _Batch(NamedTuple):
     data: memoryview
     inflated: bytes | None
     """Its records, if they were compressed."""
-
-
-class AbortedBatches:
-    """Which batches belong to aborted transactions."""
-
-    def __init__(self, spans: Iterable[AbortedSpan]) -> None:
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for span in spans:
-            self._by_producer.setdefault(span.producer_id, []).append((span.first, span.last))
-        for ranges in self._by_producer.values():
-            ranges.sort()
-
-    def has(self, info: BatchInfo) -> bool:
-        """Whether a batch was aborted."""
-        if not info.attributes & ATTR_TRANSACTIONAL:
-            return False
-        ranges = self._by_producer.get(info.producer_id, [])
-        at = bisect_right(ranges, (info.base_offset, _OFFSET_MAX))
-        return at > 0 and info.base_offset <= ranges[at - 1][1]
 
 
 class Framing:

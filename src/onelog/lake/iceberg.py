@@ -296,6 +296,10 @@ class IcebergTable(LakeTable):
         ]
         return None if found[0] is None or found[1] is None else (found[0], found[1])
 
+    def has_deletes(self, file: TableFile) -> bool:
+        """Whether delete files of a snapshot speak of it."""
+        return bool(file.handle.delete_files)
+
     def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file, by field id."""
         if file.handle.delete_files:

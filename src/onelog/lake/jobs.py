@@ -122,6 +122,28 @@ class JoinJob(Job, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
 
 
+class AdoptPart(msgspec.Struct, frozen=True, array_like=True):
+    """A partition whose rows somebody else may have rewritten."""
+
+    partition: int
+    index_topics: bool
+    rows: tuple[Row, ...]
+    """What its manifest names of the table."""
+
+
+class AdoptJob(Job, frozen=True, kw_only=True):
+    """Find the rows of files that the table no longer has in other files of it, prove them, and
+    put files of our own in the place of those, in one commit."""
+
+    place: TablePlace
+    stream_id: str
+    topic: str | None
+    parts: tuple[AdoptPart, ...]
+    """Every partition of the stream: a foreign file may hold rows of several."""
+    table_age_ms: int
+    """As in `UpkeepJob`: whether rows that the log let go stay."""
+
+
 class UpkeepJob(Job, frozen=True, kw_only=True):
     """Remove files that retention took, expire snapshots, sweep files that nothing names."""
 
@@ -140,7 +162,7 @@ class PingJob(Job, frozen=True, kw_only=True):
     """LakeAnswer."""
 
 
-AnyJob = ConvertJob | CommitJob | RecoverJob | BringJob | JoinJob | UpkeepJob | PingJob
+AnyJob = ConvertJob | CommitJob | RecoverJob | BringJob | JoinJob | AdoptJob | UpkeepJob | PingJob
 
 
 class BroughtRun(msgspec.Struct, frozen=True, array_like=True):

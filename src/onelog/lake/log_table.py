@@ -7,12 +7,14 @@ and values would make footers large. A row group is what one cold read fetches, 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onelog.lake.arrow import HEADERS, TIMESTAMP
+from onelog.lake.column_words import OWN_COLUMNS
 
 GROUP_BYTES: Final = 4 << 20
 """Bytes of batches in a row group."""
@@ -29,13 +31,26 @@ LOG_COLUMNS: Final = pa.schema(
         ("headers", HEADERS),
     ]
 )
+assert tuple(LOG_COLUMNS.names) == OWN_COLUMNS
 REBUILT_FROM: Final = ("offset", "timestamp", "key", "value", "headers")
 """The columns that batches are rebuilt from."""
 WITH_BOUNDS: Final = ("topic", "partition", "offset", "timestamp")
+_NAME: Final = re.compile(r"(\d+)-(\d{20})-(\d{20})-[0-9a-f]{16}\.parquet")
 _ENCODED: Final = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 _REPEATING: Final = (
     "topic", "partition", "timestamp_type", "key", "headers.list.element.key",
 )  # fmt: skip
+
+
+def file_name(partition: int, base: int, end: int, tag: str) -> str:
+    """The name of a file, by which upkeep knows what it holds."""
+    return f"{partition}-{base:020}-{end:020}-{tag}.parquet"
+
+
+def span_of(path: str) -> tuple[int, int, int] | None:
+    """Partition, first offset and end of a file, by its name; None: it is not ours."""
+    found = _NAME.fullmatch(path.rsplit("/", 1)[-1])
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
 def log_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:

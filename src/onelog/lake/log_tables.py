@@ -21,7 +21,7 @@ from onelog.base.errors import Conflict, OnelogError, Unavailable
 from onelog.lake.formats import open_table
 from onelog.lake.iceberg import IcebergTable
 from onelog.lake.jobs import AddedFile, TablePlace
-from onelog.lake.log_table import LOG_COLUMNS
+from onelog.lake.log_table import LOG_COLUMNS, span_of
 from onelog.lake.options import Format, TableOptions, parse_options
 from onelog.lake.storage import Storage
 from onelog.lake.tables import COMMIT_ATTEMPTS, LakeTable, LogPart, TableChange, TableFile
@@ -29,6 +29,8 @@ from onelog.lake.typed_columns import TypedColumns, parse_columns
 from onelog.lake.writing import WrittenFile
 
 MANAGED: Final = "onelog.managed"
+_SPANS_TOLD: Final = 10
+"""Ranges of offsets that an error names."""
 _PROPERTIES: Final = {
     Format.ICEBERG: (
         (MANAGED, "true"),
@@ -38,26 +40,6 @@ _PROPERTIES: Final = {
     ),
     Format.DELTA: (),  # it takes no properties of others
 }
-_WORDS: Final = {
-    "s3.endpoint": ("aws_endpoint", "aws_endpoint_url", "endpoint", "endpoint_url"),
-    "s3.region": ("aws_region", "aws_default_region", "region"),
-    "s3.access-key-id": ("aws_access_key_id", "access_key_id"),
-    "s3.secret-access-key": ("aws_secret_access_key", "secret_access_key"),
-    "s3.session-token": ("aws_session_token", "token"),
-    "s3.credentials-file": ("credentials_file",),
-    "s3.profile-name": ("profile",),
-}
-"""The words of tables, and those of stores for the same."""
-
-
-def storage_of(url: str, options: Mapping[str, str]) -> Storage:
-    """How the files of tables are reached: as the store is."""
-    if not url.startswith(("s3://", "s3a://")):
-        return Storage()
-    given = {
-        word: options[name] for word, names in _WORDS.items() for name in names if name in options
-    }
-    return Storage.of(given)
 
 
 class LogTable:
@@ -148,14 +130,15 @@ class LogTable:
 
     def _check_files(self, table: LakeTable, known: Sequence[str]) -> None:
         there = self.files(table)
-        missing = [path for path in known if path not in there]
+        missing = [path for path in known if path not in there or table.has_deletes(there[path])]
         if missing:
             raise Conflict(
-                f"the table {self.place.table} no longer has {len(missing)} files that OneLog"
-                f" wrote ({missing[0]} …): somebody rewrote or deleted rows. Nothing more is"
-                " committed; cold reads go on while the files exist. Turn the other writer off,"
-                " keep its old snapshots, and set tier.table to another name: history goes on in a"
-                " new table"
+                f"the table {self.place.table} no longer has {len(missing)} files as OneLog"
+                f" wrote them ({_told(missing)}): somebody rewrote or deleted rows. Nothing more is"
+                " committed; cold reads go on while the files exist. Turn the other writer off and"
+                " keep its old snapshots. `onelog store adopt STREAM` takes the rows over if all"
+                " of them are still there; else set tier.table to another name: history goes on in"
+                " a new table"
             )
 
     def _written(self, table: LakeTable, file: AddedFile) -> WrittenFile:
@@ -174,6 +157,23 @@ class LogTable:
             current = table.inner.current_snapshot()
             return "" if current is None else str(current.snapshot_id)
         return str(getattr(table, "inner").version())  # noqa: B009 - of delta-rs
+
+
+def _told(missing: Sequence[str]) -> str:
+    """Which offsets some files held."""
+    spans = sorted(span for path in missing if (span := span_of(path)) is not None)
+    joined: list[tuple[int, int, int]] = []
+    for partition, base, end in spans:
+        if joined and joined[-1][0] == partition and joined[-1][2] == base:
+            joined[-1] = (partition, joined[-1][1], end)
+        else:
+            joined.append((partition, base, end))
+    told = [
+        f"offsets {base} to {end - 1} of partition {partition}"
+        for partition, base, end in joined[:_SPANS_TOLD]
+    ]
+    more = f" and {len(joined) - _SPANS_TOLD} more ranges" if len(joined) > _SPANS_TOLD else ""
+    return ", ".join(told) + more
 
 
 def _moves(

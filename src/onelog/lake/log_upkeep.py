@@ -8,7 +8,6 @@ could still add it. Whoever loses a race begins again the next time.
 from __future__ import annotations
 
 import contextlib
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -16,13 +15,13 @@ from onelog.base.errors import Conflict
 from onelog.lake.delta import DeltaLake
 from onelog.lake.iceberg import IcebergTable
 from onelog.lake.jobs import UpkeepJob
+from onelog.lake.log_table import span_of
 from onelog.lake.log_tables import LogTable
 from onelog.lake.tables import LakeTable, TableFile
 from onelog.lake.upkeep import ORPHAN_AGE, sweep_iceberg
 
 AS_LOG: Final = -2
 NEVER: Final = -1
-_NAME: Final = re.compile(r"(\d+)-(\d{20})-(\d{20})-[0-9a-f]{16}\.parquet")
 
 
 def keep_up_log(log: LogTable, job: UpkeepJob) -> tuple[int, int]:
@@ -40,10 +39,10 @@ def keep_up_log(log: LogTable, job: UpkeepJob) -> tuple[int, int]:
 
 def _is_over(log: LogTable, table: LakeTable, path: str, file: TableFile, job: UpkeepJob) -> bool:
     """Whether retention took all rows of a file."""
-    found = _NAME.fullmatch(path.rsplit("/", 1)[-1])
+    found = span_of(path)
     if found is None or job.table_age_ms == NEVER:
         return False  # not ours, or for ever
-    partition, end = int(found[1]), int(found[3])
+    partition, _base, end = found
     if end > job.starts.get(partition, 0):
         return False
     if job.table_age_ms == AS_LOG:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +39,7 @@ from onelog.lake.jobs import (
 JOBS_MAX: Final = 16
 """Jobs that the process has at a time."""
 PAUSES_S: Final = (0.2, 30.0)
+_PEM: Final = "-----BEGIN"
 _HEAD: Final = struct.Struct("<I")
 assert _HEAD.size == HEAD_BYTES
 
@@ -145,7 +148,7 @@ class LakeProcess:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = _spawn(theirs.fileno())
+                process = _spawn(theirs.fileno(), _trusting(self._settings))
         except OSError as error:
             ours.close()
             raise LakeLost(f"no lake process can be started: {error}") from error
@@ -196,16 +199,36 @@ class LakeProcess:
             self._lose(running)
 
 
-def _spawn(file_descriptor: int) -> subprocess.Popen[bytes]:
+def _spawn(file_descriptor: int, trusting: Mapping[str, str]) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
         # -P: Python never imports from the current folder.
         [sys.executable, "-P", "-m", "onelog.lake.process", str(file_descriptor)],
         stdin=subprocess.DEVNULL,
         pass_fds=[file_descriptor],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **trusting},
         start_new_session=True,  # Ctrl-C is for the broker, which then ends the process
     )
+
+
+def _trusting(settings: LakeSettings) -> Mapping[str, str]:
+    """The environment that lets the store's own authority count beside those of the system. Each
+    library of tables has another option for it, or none; all of them read this file."""
+    roots = settings.options.get("root_certificate", "")
+    if not roots:
+        return {}
+    text = (
+        roots
+        if _PEM in roots
+        else Path(roots).expanduser().read_text(encoding="utf-8", errors="replace")
+    )
+    known = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    with contextlib.suppress(OSError, TypeError):  # none, or it cannot be read
+        text = f"{Path(str(known)).read_text(encoding='utf-8')}\n{text}"
+    file = Path(f"{settings.folder}.pem")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return {"SSL_CERT_FILE": str(file.absolute())}
 
 
 def receive(channel: socket.socket) -> bytearray | None:

@@ -19,11 +19,15 @@ from typing import Any, Final, NamedTuple
 
 from onelog.base.errors import NotAuthorized, NotFound, OnelogError, Unavailable
 from onelog.lake.s3_access import S3_OPTIONS, s3_access
+from onelog.lake.store_files import CLOUD_STARTS, TYPE_NAME, Words, store_files
+from onelog.objects.clouds import endpoint_of
+from onelog.objects.credentials import ROOTS
+from onelog.objects.failures import explained
 
 S3_SCHEMES: Final = ("s3://", "s3a://")
 OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")
-OBJECT_STORES: Final = ("s3", "gcs", "abfs")
-"""How Arrow calls the file systems that have no folders."""
+OBJECT_STORES: Final = ("s3", "gcs", "abfs", TYPE_NAME)
+"""How Arrow and we call the file systems that have no folders."""
 CATALOGS: Final = ("pyiceberg", "requests", "sqlalchemy")
 """Modules whose errors concern a catalog, not the store."""
 ATTEMPTS: Final = 8
@@ -42,6 +46,8 @@ class Storage:
     """How files are reached; it goes to tasks, so it holds words and no connection."""
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    words: Words | None = field(default=None, repr=False)
+    """In the words of stores, for a store on Azure or Google Cloud Storage."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Storage:
@@ -51,7 +57,7 @@ class Storage:
     def joined(self, told: Mapping[str, Any]) -> Storage:
         """With what a catalog says of the place of its tables: it may lend keys."""
         lent = {name: str(told[name]) for name in S3_OPTIONS if told.get(name)}
-        return Storage(tuple(sorted({**dict(self.options), **lent}.items())))
+        return Storage(tuple(sorted({**dict(self.options), **lent}.items())), self.words)
 
     def open(self, uri: str) -> tuple[Any, str]:
         """The file system of an address, and the path within it."""
@@ -67,11 +73,17 @@ class Storage:
         # Names of files stand as they are: only the host is read as part of an address.
         scheme, _, rest = uri.partition("://")
         host, _, path = rest.partition("/")
+        if self.words is not None and uri.startswith(CLOUD_STARTS):
+            return store_files(f"{scheme}://{host}", self.words), rest
         files, root = fs.FileSystem.from_uri(f"{scheme}://{host}/")
         return files, f"{root.rstrip('/')}/{path}"
 
     def for_iceberg(self) -> dict[str, str]:
         """The options as pyiceberg takes them."""
+        if self.words is not None:
+            from onelog.lake.iceberg_files import properties  # noqa: PLC0415 - an extra
+
+            return properties(self.words)
         return {**dict(self.options), "s3.retry-strategy-impl": f"{__name__}.patience"}
 
     def for_delta(self) -> dict[str, str]:
@@ -81,6 +93,8 @@ class Storage:
             named["AWS_ALLOW_HTTP"] = "true"
         # A commit is a file that must not be there yet; the store itself decides who was first.
         named["aws_conditional_put"] = "etag"
+        named |= dict(self.words or ())
+        named.pop(ROOTS, None)  # delta-rs has it from the environment of the lake process
         return named | {name: text.format(PATIENCE_S) for name, text in DELTA_RETRIES.items()}
 
     @contextlib.contextmanager
@@ -103,6 +117,8 @@ class Storage:
         text = str(error)
         for failure in FAILURES:
             if failure.pattern.search(text):
+                if self.words is not None:
+                    return explained(uri, endpoint_of(uri, dict(self.words)), "a table", error)
                 found = failure.bucket.search(text)
                 bucket = found[1] if found else uri.partition("://")[2].partition("/")[0]
                 where = dict(self.options).get("s3.endpoint", "Amazon S3")

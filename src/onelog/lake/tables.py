@@ -93,6 +93,11 @@ class LakeTable(ABC):
         del file, field
         return None
 
+    def has_deletes(self, file: TableFile) -> bool:
+        """Whether another engine marked rows of a file as deleted beside it."""
+        del file
+        return False
+
     def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a file, here and now."""
         return self.rows_of(file, columns).read()

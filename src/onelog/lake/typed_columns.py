@@ -1,24 +1,19 @@
 """Typed columns beside the value: fields of a JSON object, for engines that ask by name.
 
 Rules: a column is a projection of `value` and replaces nothing. A value that is no JSON object, or
-a field of another type, is null. Names of the table's own columns are refused.
+a field of another type, is null. `column_words.py` has their words.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from onelog.base.errors import InvalidRequest
+from onelog.lake.column_words import column_types
 from onelog.lake.columns import PLAIN
-from onelog.lake.log_table import LOG_COLUMNS
-
-TYPES: Final = ("boolean", "int", "bigint", "double", "string", "timestamp")
-_COLUMN: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,127})\s+([a-z]+)")
 
 
 @dataclass(frozen=True)
@@ -51,23 +46,7 @@ class TypedColumns:
 
 def parse_columns(text: str) -> TypedColumns:
     """Read `json: NAME TYPE, …`. Raises InvalidRequest."""
-    if not text.strip():
-        return TypedColumns()
-    form, colon, rest = text.partition(":")
-    if form.strip() != "json" or not colon:
-        raise InvalidRequest(f"tier.columns is {text!r}: write json: NAME TYPE, NAME TYPE …")
-    types: dict[str, pa.DataType] = {}
-    for part in rest.split(","):
-        found = _COLUMN.fullmatch(part.strip())
-        if found is None or found[2] not in TYPES:
-            raise InvalidRequest(
-                f"tier.columns: {part.strip()!r} is no column: write NAME TYPE with one of the"
-                f" types {', '.join(TYPES)}"
-            )
-        if found[1] in types or found[1] in LOG_COLUMNS.names:
-            raise InvalidRequest(f"tier.columns: the table has a column {found[1]} already")
-        types[found[1]] = PLAIN[found[2]]
-    return TypedColumns(types)
+    return TypedColumns({name: PLAIN[kind] for name, kind in column_types(text).items()})
 
 
 def _object(value: bytes | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the lake process does for each kind of job.
+"""What the lake process does for each kind of job that concerns a table.
 
 Rules: a job may be asked for again, whatever became of the first try. A file is proved before it
 has a name in a table. Files on the way lie in one folder, which is emptied at the start. Commits to
@@ -10,72 +10,66 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onelog.base import faults
 from onelog.base.errors import ColdDamaged, NotFound
 from onelog.kernel import BatchInfo, scan_batches, scan_valid
+from onelog.lake.adopting import Adopting
+from onelog.lake.brought_files import BroughtFiles
 from onelog.lake.framing import FramedRows, Framing
 from onelog.lake.jobs import (
     AddedFile,
-    BringJob,
+    AdoptJob,
+    AnyJob,
     CommitJob,
     ConvertJob,
+    Job,
     JoinJob,
     LakeAnswer,
     LakeSettings,
-    PingJob,
     RecoverJob,
     TablePlace,
     UpkeepJob,
 )
 from onelog.lake.log_rows import RowMaker
-from onelog.lake.log_tables import LogTable, storage_of
+from onelog.lake.log_table import file_name
+from onelog.lake.log_tables import LogTable
 from onelog.lake.log_upkeep import keep_up_log
 from onelog.lake.placing import put_file
-from onelog.lake.rebuilding import Rebuilding, row_of_frames
+from onelog.lake.rebuilding import row_of_frames, state_of
 from onelog.lake.tables import LogPart, TableFile
 from onelog.objects import names
-from onelog.objects.piece import AbortedSpan, decode_state
+from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
-from onelog.objects.store import StoreSettings, open_store
 
 
 class LakeWork:
     """Does jobs. Any thread may call it."""
 
-    def __init__(self, settings: LakeSettings, folder: Path) -> None:
-        self._settings = settings
-        self._folder = folder
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._store = open_store(
-            StoreSettings(
-                url=settings.url,
-                options=dict(settings.options),
-                deadline_ms=settings.deadline_ms,
-            )
-        )
-        self._storage = storage_of(settings.url, settings.options)
-        self._rebuilding = Rebuilding(self._store, self._storage)
+    def __init__(self, settings: LakeSettings, readers: BroughtFiles) -> None:
+        self._folder = Path(settings.folder)
+        self._store = readers.store
+        self._access = readers.access
+        self._rebuilding = readers.rebuilding
         self._committing = threading.Lock()
+        self._handlers: dict[type[Job], Callable[..., LakeAnswer]] = {
+            ConvertJob: self.convert,
+            CommitJob: self.commit,
+            RecoverJob: self.recover,
+            JoinJob: self.join,
+            AdoptJob: self.adopt,
+            UpkeepJob: self.upkeep,
+        }
 
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Turn a refusal of the store into one line."""
-        with self._storage.explained(self._settings.url):
-            yield
-
-    def ping(self, job: PingJob) -> LakeAnswer:
-        """Say that the process lives."""
-        del job
-        return LakeAnswer(0, "", "")
+    def do(self, job: AnyJob) -> LakeAnswer:
+        """Do a job."""
+        return self._handlers[type(job)](job)
 
     def _table(self, place: TablePlace) -> LogTable:
-        return LogTable(place, self._storage)
+        return LogTable(place, self._access())
 
     # -- into the table
 
@@ -105,14 +99,14 @@ class LakeWork:
 
     def _target(self, log: LogTable, partition: int, base: int, end: int) -> str:
         directory = log.open().layout.directory.rstrip("/")
-        return f"{directory}/{partition}-{base:020}-{end:020}-{names.new_tag()}.parquet"
+        return f"{directory}/{file_name(partition, base, end, names.new_tag())}"
 
     def _put(
         self, job: ConvertJob | JoinJob, path: Path, target: str, made: FramedRows, created_ms: int
     ) -> Row:
         faults.hit("lake.file")
         footer = made.frames.footer
-        put_file(self._storage, path, target)
+        put_file(self._access(), path, target)
         name = names.frames(job.stream_id, job.partition, footer.base, footer.end, names.new_tag())
         self._store.put(name, made.frames.parts)
         return made.frames.row(
@@ -186,25 +180,6 @@ class LakeWork:
             if name is not None:
                 yield name.base, name.end, found.name
 
-    # -- out of the table
-
-    def bring(self, job: BringJob) -> LakeAnswer:
-        """Batches go into a file."""
-        try:
-            return self._bring(job)
-        except (ColdDamaged, NotFound):
-            self._rebuilding.forget(job.row)
-            raise
-
-    def _bring(self, job: BringJob) -> LakeAnswer:
-        run = self._rebuilding.run(job.row, job.offset, job.size_bytes)
-        size = 0
-        with Path(job.path).open("wb") as out:
-            for part in run.parts:
-                out.write(part)
-                size += len(part)
-        return LakeAnswer(0, "", "", (), (run.first, run.end, size))
-
     # -- upkeep
 
     def join(self, job: JoinJob) -> LakeAnswer:
@@ -213,14 +188,7 @@ class LakeWork:
         rows = job.rows
         opened = [self._rebuilding.opened(row) for row in rows]
         aborted = sorted({span for one in opened for span in one.part.aborted}, key=_first)
-        state_part = opened[-1].part.footer.state
-        state = decode_state(
-            self._store.get_range(
-                rows[-1].object, rows[-1].position + state_part.position, state_part.size_bytes
-            ),
-            opened[-1].part.footer,
-            rows[-1].object,
-        )
+        state = state_of(self._store, rows[-1], opened[-1].part)
         created_ms = min(row.created_ms for row in rows)
         with self._temporary() as path:
             framing = self._framing(log, path, job, aborted)
@@ -243,6 +211,16 @@ class LakeWork:
                 self._store.delete([joined.object])
                 return LakeAnswer(0, "", "")
         return LakeAnswer(0, "", "", (joined,))
+
+    def adopt(self, job: AdoptJob) -> LakeAnswer:
+        """Rows that somebody else rewrote become files of our own again."""
+        log = self._table(job.place)
+        with self._committing:
+            log.open(make=True)  # with the columns that it has to have
+        adopting = Adopting(self._store, self._access(), self._folder, log, job)
+        made = adopting.run(self._committing)
+        rows = tuple(row for _partition, row in made)
+        return LakeAnswer(0, "", "", rows, tuple(partition for partition, _row in made))
 
     def upkeep(self, job: UpkeepJob) -> LakeAnswer:
         """What retention took leaves the table; old snapshots and unnamed files go."""

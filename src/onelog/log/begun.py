@@ -78,6 +78,14 @@ class Begun:
             self._known -= gone
             await self._store.delete(f"{BEGUN}{stream_id}/", prefix=True)
 
+    async def forget_one(self, key: PartitionKey) -> None:
+        """A partition is about to be emptied on purpose."""
+        self._pending.discard(key)
+        await self.settle()
+        if key in self._known:
+            self._known.discard(key)
+            await self._store.delete(_row_of(key))
+
     async def forget_strangers(self, known: set[PartitionKey]) -> None:
         """Forget partitions of streams that no longer exist."""
         strangers = self._known - known

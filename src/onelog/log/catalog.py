@@ -15,36 +15,45 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
-    AlreadyExists,
     Conflict,
-    InvalidName,
-    InvalidRequest,
     NotAuthorized,
     StreamNotFound,
     Timeout,
+    Unavailable,
 )
+from onelog.base.ids import PartitionId
 from onelog.log.begun import Begun
 from onelog.log.changes import Changes
-from onelog.log.config import StreamConfig, check_change, check_config
+from onelog.log.config import StreamConfig
 from onelog.log.directory import Directory
+from onelog.log.hosting import Hosting
 from onelog.log.internal import Placement
 from onelog.log.moves import Move, bring, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Durability, Partition, Timestamps
 from onelog.log.room import has_room
 from onelog.log.shared import Shared
-from onelog.log.stream import Stream, StreamRecord, begun_anew, changed_record, settle_records
+from onelog.log.stream import (
+    Assigned,
+    Stream,
+    StreamRecord,
+    begun_anew,
+    changed_record,
+    settle_records,
+)
+from onelog.log.stream_checks import StreamChecks
 from onelog.log.stream_rows import StreamRows
 from onelog.log.syncer import Syncer
-from onelog.log.tier_config import StoreSupport
 from onelog.log.touched import Touched
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
@@ -66,7 +75,9 @@ class Catalog:
         syncer: Syncer,
         clock: Clock,
         troubles: Troubles,
+        local: MetadataStore | None = None,
     ) -> None:
+        """`local` keeps what is true of this node alone; None: `store` does."""
         self._directory = directory = Directory(clock)
         self.resolver = directory.resolver
         # A look-up goes to the directory itself: publishes and fetches pay no frame of ours.
@@ -83,11 +94,6 @@ class Catalog:
         """The streams, by name, that are new, other or gone since `on_change` was called."""
         self.touched = Touched()
         """The filters that the change concerns: whatever is known of others stays valid."""
-        self.store_support = StoreSupport()
-        """What the broker's object store can do for streams."""
-        self.reserved: tuple[str, ...] = ()
-        """How names begin that are only for streams of topics that begin with $: whoever makes
-        these streams finds them by name."""
         self._changes = Changes(self._adopt, troubles)
         self._rows = StreamRows(store, troubles, self._changes.tell)
         self._engines = engines
@@ -95,20 +101,33 @@ class Catalog:
         self.troubles = troubles
         self.shared = Shared(syncer, clock, troubles)
         """The objects that all partitions share."""
-        self.begun = Begun(store, troubles)
+        self.begun = Begun(local or store, troubles)
         """Partitions that have held durable records, and so must not be empty."""
         self.own_engine = "segment"
         """The engine of streams that the broker makes for itself."""
         self.shared.begun = self._partition_begun
         self._opener = Opener(engines, self.shared, self.begun)
+        self.checks = checks = StreamChecks(directory, self._rows, self._opener)
+        """What a configuration has to keep."""
+        self.check_new, self.check_altered = checks.new, checks.altered
         self._unsure: set[str] = set()
         """Streams with a change of ours that may have been written, and did not take effect."""
+
+    @property
+    def hosting(self) -> Hosting:
+        """Which partitions lie on this node; set before `open`."""
+        return self._opener.hosting
+
+    @hosting.setter
+    def hosting(self, hosting: Hosting) -> None:
+        self._opener.hosting = hosting
 
     async def open(self) -> None:
         """Open every stream that the store knows, after finishing interrupted deletions."""
         for deleting in await self._rows.deletions():
             await self._opener.delete(deleting)
-            await self._rows.deleted(deleting)
+            if not self.hosting.is_shared:  # else other nodes may have data of it, too
+                await self._rows.deleted(deleting)
         await self.begun.load()
         there = await self._opener.look()
         anew = await self._rows.given_up()
@@ -118,7 +137,8 @@ class Catalog:
             stream = await self._restore(record, given_up=record.config.name in anew)
             self._apply(stream)
             known.update(stream.key(partition.id) for partition in stream.partitions)
-        await self._settle_moves()
+        if not self.hosting.is_shared:  # what is here may be less than what its leader has
+            await self._settle_moves()
         self.orphans = sorted(there - known)
         await self.begun.forget_strangers(known)
         self._note_begun()
@@ -128,7 +148,8 @@ class Catalog:
 
     async def _restore(self, record: StreamRecord, *, given_up: bool) -> Stream:
         """Open a stream of an earlier run."""
-        if given_up or self._opener.engine(record.config).volatile:
+        is_volatile = self._opener.engine(record.config).volatile and not self.hosting.is_shared
+        if given_up or is_volatile:
             # Its offsets begin at 0 again: old positions must not fit the new log.
             record = begun_anew(record, _new_id(record.config))
             await self._save([record])
@@ -138,20 +159,44 @@ class Catalog:
 
     # -- changing
 
-    async def create(self, config: StreamConfig) -> Stream:
-        """Create a stream. Raises AlreadyExists or Conflict."""
-        return await self._changes.carry_through(self._create(config))
+    async def create(self, config: StreamConfig, assigned: Assigned = ()) -> Stream:
+        """Create a stream, with its partitions on these nodes. Raises AlreadyExists or Conflict."""
+        stream = await self._changes.carry_through(self._create(config, assigned))
+        await self._until_led(stream)
+        return stream
 
-    async def _create(self, config: StreamConfig) -> Stream:
+    async def _until_led(self, stream: Stream) -> None:
+        with contextlib.suppress(Timeout):  # it is there; its leaders come when nodes allow it
+            await self.hosting.until_led(stream.record)
+
+    async def adopted(self, name: str) -> Stream:
+        """A stream that another writer made: here as soon as this returns. Raises
+        StreamNotFound."""
         async with self._changes.lock:
-            if config.internal or self.is_reserved(config.name):
+            await self._adopt(name)
+        return self.get(name)
+
+    async def refresh(self) -> None:
+        """Have every stream that the store knows now as its row says. Raises Unavailable,
+        Timeout."""
+        await self._rows.refresh()
+        async with self._changes.lock:
+            for name in sorted(self._rows.names()):
+                await self._adopt(name)
+
+    async def _create(self, config: StreamConfig, assigned: Assigned) -> Stream:
+        async with self._changes.lock:
+            if config.internal or self.checks.is_reserved(config.name):
                 config = msgspec.structs.replace(config, engine=self.own_engine)
             self.check_new(config)
+            chosen = self.hosting.place(config, 0)
+            assigned = [own or other for own, other in zip_longest(assigned, chosen, fillvalue=())]
             record = StreamRecord(
                 id=_new_id(config),
                 config=config,
                 created_ms=self._directory.next_birth_ms(),
                 fixed_topic=config.single_topic,
+                assigned=tuple(assigned),
             )
             await bring(None, config, self._directory.near(None, config))
             moves = moves_by(Stream(record, []), None, config, self._directory.near(None, config))
@@ -178,53 +223,21 @@ class Catalog:
             self._note_begun()
             return stream
 
-    def check_new(self, config: StreamConfig) -> None:
-        """Raise what `create` would raise for this configuration now."""
-        check_config(config)
-        self._check_reserved(config)
-        self._check_store(config)
-        self._opener.engine(config)
-        if config.name in self._directory.by_name or self._rows.find(config.name) is not None:
-            raise AlreadyExists(f"the stream {config.name!r} exists already")
-        self._directory.check_captures(config)
+    async def alter(self, config: StreamConfig, assigned: Assigned = ()) -> Stream:
+        """Give a stream another configuration while it runs; new partitions lie on these nodes."""
+        stream = await self._changes.carry_through(self._alter(config, assigned))
+        await self._until_led(stream)
+        return stream
 
-    def _check_reserved(self, config: StreamConfig) -> None:
-        if self.is_reserved(config.name) and not all(
-            text.startswith("$") for text in config.captures
-        ):
-            raise InvalidName(
-                f"a stream cannot have the name {config.name!r}: names that begin so belong to"
-                " streams that the broker makes; choose another one"
-            )
-
-    def _check_store(self, config: StreamConfig) -> None:
-        lacking = self.store_support.lacks(config.tier, config.engine)
-        if lacking is not None:
-            raise InvalidRequest(f"stream {config.name}: {lacking}")
-
-    def is_reserved(self, name: str) -> bool:
-        """Whether only the broker makes streams of this name."""
-        return name.startswith(self.reserved)
-
-    def check_altered(self, config: StreamConfig) -> None:
-        """Raise what `alter` would raise for this configuration now."""
-        old = self.get(config.name).config
-        check_change(old, config)
-        if config.tier != old.tier:
-            self._check_store(config)
-        self._directory.check_captures(config)
-
-    async def alter(self, config: StreamConfig) -> Stream:
-        """Give a stream another configuration while it runs."""
-        return await self._changes.carry_through(self._alter(config))
-
-    async def _alter(self, config: StreamConfig) -> Stream:
+    async def _alter(self, config: StreamConfig, assigned: Assigned) -> Stream:
         async with self._changes.lock:
             stream = self.get(config.name)
             old = stream.record
             self.check_altered(config)
             self._before_change()
-            record = changed_record(stream, config, self._directory.next_birth_ms())
+            chosen = self.hosting.place(config, len(stream.partitions))
+            assigned = [own or other for own, other in zip_longest(assigned, chosen, fillvalue=())]
+            record = changed_record(stream, config, self._directory.next_birth_ms(), assigned)
             near = self._directory.near(old.config, config)
             moves = moves_by(stream, old.config, config, near, is_plan=True)
             if record.fixed_until != old.fixed_until:
@@ -342,7 +355,9 @@ class Catalog:
             await self._rows.delete(name, deleting)
             await self._take_down(stream)
             await self._opener.delete(deleting)
-            await self._rows.deleted(deleting)
+            await self.hosting.deleted([stream.key(row.id) for row in stream.partitions])
+            if not self.hosting.is_shared:
+                await self._rows.deleted(deleting)
             await self.begun.forget(record.id)
 
     async def _take_down(self, stream: Stream) -> None:
@@ -353,7 +368,10 @@ class Catalog:
         for partition in stream.partitions:
             partition.stop(gone)
         self._changed({name}, touched)
+        await self.hosting.gone(stream)
         await self._opener.in_chunks(stream.local, Partition.close_deleted)
+        for row in stream.local:
+            row.arrivals.deleted()
 
     # -- rows that another writer made
 
@@ -389,6 +407,20 @@ class Catalog:
             self._take_effect(stream, record, fresh)
         if record.config.durability is Durability.FSYNC:
             await stream.make_durable()
+
+    async def remake(self, stream: Stream, number: PartitionId) -> Partition:
+        """Drop what a partition holds here; what lies here from now on takes its place. For
+        `hosting`, which brings its records again."""
+        old = stream.local[number]
+        old.stop(Unavailable(f"{old.place} is copied anew from its leader"))
+        if old.jobs.held is not None:
+            await asyncio.wait([old.jobs.held])
+        fresh = await self._opener.remake(stream.record, old)
+        if self.find(stream.name) is not stream:
+            raise StreamNotFound(f"the stream {stream.name!r} was deleted")
+        stream.local[number] = fresh
+        self._changed({stream.name}, self._directory.all_captures(stream))
+        return fresh
 
     async def start_over(self, name: str) -> None:
         """Give up the data of a damaged stream: the next start makes it new, under another id.
@@ -445,6 +477,7 @@ class Catalog:
     def _apply(self, stream: Stream, gained: Iterable[str] = ()) -> None:
         """Let a stream be found as it is now; `gained` names those that took over its topics."""
         touched = self._directory.put(stream)
+        self.hosting.seen(stream)
         self._changed({stream.name, *gained}, touched)
 
     def _before_change(self) -> None:

@@ -2,6 +2,8 @@
 
 Rules:
 - Never the active segment, never at or past `upto` (the last stable offset).
+- A copy compacts what it holds by itself, up to where its leader lets it: there everybody who needs
+  a record has seen to it. That is below the high watermark, so that no cut reaches it.
 - First the keys of what was appended since the last cleaning are mapped, at most `keys_max`; then
   the log is rewritten up to where the map reaches. Records beyond that are copied as they are; the
   next pass cleans them.
@@ -26,6 +28,7 @@ from onelog.log.config import LONG_MAX, Compaction
 from onelog.log.judging import FindJudge, Judge, JudgeJob, ThreadJudge
 from onelog.log.partition import Partition
 from onelog.log.producers import AbortedTxn
+from onelog.log.progress import Told
 from onelog.log.rewriting import Pace, Rewriting, advanced, neighbours, read_slice
 from onelog.storage.engine import PartitionLog, SegmentInfo
 
@@ -57,9 +60,15 @@ class Scope(NamedTuple):
     leaving: LeaveTurn = nullcontext
 
 
+def compactable(partition: Partition) -> Offset:
+    """Up to where this replica may be compacted now."""
+    progress, upto = partition.progress, partition.last_stable_offset
+    return min(upto, progress.compact_bound) if isinstance(progress, Told) else upto
+
+
 def scope_of(partition: Partition) -> Scope:
     """The scope of a pass over this partition now."""
-    upto = partition.last_stable_offset
+    upto = compactable(partition)
     aborted = partition.aborted_between(partition.start_offset, upto)
     return Scope(upto, aborted, last_batches(partition.producers), partition.shared.hold.leaving)
 

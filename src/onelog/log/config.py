@@ -25,7 +25,9 @@ from onelog.log.partition import Durability, Timestamps
 from onelog.log.tier_config import (
     LocalWindow,
     TierConfig,
+    bad_columns,
     beyond_total,
+    changed_columns,
     field_bounds,
     tier_settings,
     unfit,
@@ -55,6 +57,8 @@ CODECS: Final[dict[str, int]] = {
 STORED_AS: Final = (AS_PRODUCED, *CODECS)
 """How a stream may store batches that clients built."""
 
+REPLICAS_MAX: Final = 32
+"""Replicas of a partition."""
 _INT_MAX: Final = 2**31 - 1
 _CHOSEN_MAX: Final = 100
 _KEPT_CHARS_MAX: Final = 32_767
@@ -130,6 +134,19 @@ class Compression(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.codec == "gzip" and level == -1 else level
 
 
+class Replication(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes hold a stream; 0 is what the cluster gives."""
+
+    factor: int = 0
+    """Replicas of each partition, when it is made."""
+    min_insync: int = 0
+    """Replicas that must have a record before it is answered."""
+
+    def min_insync_of(self, replicas: int) -> int:
+        """How many of so many replicas must have a record: never more than there are."""
+        return min(self.min_insync or (2 if replicas > 2 else 1), replicas)
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One stream."""
 
@@ -153,6 +170,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How far ahead of the clock a record's own time may lie."""
     compression: Compression = Compression()
     tier: TierConfig = TierConfig()
+    replication: Replication = Replication()
     kept: tuple[tuple[str, str], ...] = ()
     """Settings of a protocol that OneLog keeps and does not act on: (name, value)."""
     chosen: tuple[str, ...] = ()
@@ -228,8 +246,12 @@ def check_config(config: StreamConfig) -> StreamConfig:
             " hands nothing to the operating system: choose fsync (answered when the message is in"
             " the store) or memory (answered at once, lost with the process)"
         )
-    problem = tier_problem(config) or beyond_total(
-        config.tier, age_ms=config.retention.age_ms, size_bytes=config.retention.bytes
+    problem = (
+        tier_problem(config)
+        or beyond_total(
+            config.tier, age_ms=config.retention.age_ms, size_bytes=config.retention.bytes
+        )
+        or bad_columns(config.tier)
     )
     if problem is not None:
         raise InvalidRequest(f"stream {config.name}: {problem}")
@@ -271,6 +293,8 @@ def check_fields(config: StreamConfig) -> StreamConfig:
         ("timestamp_before_max_ms", config.timestamp_before_max_ms, 0, LONG_MAX),
         ("timestamp_after_max_ms", config.timestamp_after_max_ms, 0, LONG_MAX),
         ("message_ttl_ms", config.message_ttl_ms, -1, LONG_MAX),
+        ("replication.factor", config.replication.factor, 0, REPLICAS_MAX),
+        ("replication.min_insync", config.replication.min_insync, 0, _INT_MAX),
         ("chosen", len(config.chosen), 0, _CHOSEN_MAX),
         ("kept", len(config.kept), 0, _CHOSEN_MAX),
         ("kept", max((len(text) for _, text in config.kept), default=0), 0, _KEPT_CHARS_MAX),
@@ -302,4 +326,7 @@ def check_change(old: StreamConfig, new: StreamConfig) -> StreamConfig:
         )
     if new.partitions < old.partitions:
         raise InvalidRequest(f"stream {old.name}: partitions cannot shrink below {old.partitions}")
+    problem = changed_columns(old.tier, new.tier)
+    if problem is not None:
+        raise InvalidRequest(f"stream {old.name}: {problem}")
     return new

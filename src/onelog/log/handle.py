@@ -25,7 +25,7 @@ from onelog.log.producers import AbortedTxn
 from onelog.log.promises import Appended, LiveFeed
 from onelog.log.wakeup import Callback, Waiter
 from onelog.objects.rows import Row
-from onelog.record.batch import Marker
+from onelog.record.batch import NO_COORDINATOR, Marker
 from onelog.storage.engine import Cold, SegmentInfo
 from onelog.storage.tier import TierStatus
 
@@ -90,6 +90,8 @@ class ProducerFacts(NamedTuple):
     last_seen_ms: int
     txn_first_offset: int
     """-1: it has no transaction open here."""
+    coordinator_epoch: int = NO_COORDINATOR
+    """The epoch of the coordinator that ended its last transaction here."""
 
 
 class PartitionHandle(Protocol):
@@ -117,7 +119,11 @@ class PartitionHandle(Protocol):
 
     @property
     def refusal(self) -> OnelogError | None:
-        """The error with which it refuses appends; None: it accepts them."""
+        """The error with which it refuses appends; None: it accepts them.
+
+        NotLeader: another node leads, or nobody. Unavailable: too few replicas are in sync, and
+        nothing was appended.
+        """
         ...
 
     # -- numbers
@@ -172,6 +178,18 @@ class PartitionHandle(Protocol):
     @property
     def syncs(self) -> int:
         """Group commits since the start of the process."""
+        ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its end is no lower than any leader before this one may have shown it
+        (KIP-207)."""
+        ...
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no other node can have led it for longer than a registration lasts, if this one
+        does: else readers have to ask again."""
         ...
 
     def facts(self) -> PartitionFacts:
@@ -230,10 +248,10 @@ class PartitionHandle(Protocol):
         ...
 
     def stored_topic_offsets(
-        self, hashed_topic: int, start: Offset, upto: Offset, limit: int
+        self, hashed_topic: int, start: Offset, upto: Offset, limit: int, *, wait: bool
     ) -> list[Offset] | None:
-        """As `topic_offsets_now`, in any thread and by the topic's hash; blocks while bytes are
-        cold."""
+        """As `topic_offsets_now`, in any thread and by the topic's hash. Raises Cold, unless it may
+        wait."""
         ...
 
     def time_offset_now(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
@@ -249,8 +267,8 @@ class PartitionHandle(Protocol):
         ...
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end). Raises Cold where only the object
-        store knows."""
+        """In any thread: aborted transactions with records in [start, end). Raises Cold where only
+        the object store knows."""
         ...
 
     @property
@@ -263,7 +281,8 @@ class PartitionHandle(Protocol):
         ...
 
     def hold_cold(self, until_ms: TimestampMs) -> None:
-        """Somebody is going to read objects of `cold_rows`: none is deleted before this time."""
+        """Somebody is going to read objects of `cold_rows`: none is deleted before this time.
+        It blocks."""
         ...
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
@@ -272,6 +291,10 @@ class PartitionHandle(Protocol):
 
     def failure_of(self, cold: Cold) -> OnelogError | None:
         """Why cold bytes did not come when they were asked for last; None: they may be coming."""
+        ...
+
+    async def bring(self, cold: Cold) -> None:
+        """Wait until cold bytes are here. Raises at once why they did not come."""
         ...
 
     async def until_here(self, read: Callable[[], T]) -> T:
@@ -367,6 +390,17 @@ class PartitionHandle(Protocol):
         """Producer id → first offset of its open transaction."""
         ...
 
-    def end_transaction(self, marker: Marker, producer_id: int, producer_epoch: int) -> Appended:
-        """End a producer's transaction here with a control batch."""
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether this producer has a transaction open here, with this epoch."""
+        ...
+
+    def end_transaction(
+        self,
+        marker: Marker,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = NO_COORDINATOR,
+    ) -> Appended:
+        """End a producer's transaction here with a control batch. Raises Fenced for the epoch of a
+        coordinator that another one has followed."""
         ...

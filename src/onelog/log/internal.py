@@ -12,17 +12,24 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onelog.base.errors import (
+    AlreadyExists,
     ConfigError,
+    Conflict,
     CorruptBatch,
+    NotLeader,
+    NotOwner,
     OnelogError,
     PartitionStopped,
     StateUnknown,
     StorageError,
+    StreamNotFound,
+    Timeout,
 )
 from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo, Slices, topic_hash
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 
 _TRIES: Final = 5
 """Reads that fail in a way that may pass, one second apart, before a start gives up."""
+_RETRY_S: Final = 0.1
 _READ_BYTES: Final = 4 * 1024 * 1024
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
 _PARTITIONS: Final = "internal/partitions"
@@ -45,6 +53,8 @@ _PARTITIONS: Final = "internal/partitions"
 
 _MIXED: Final = b"mixed"
 """Beside the number: names are spread by `mixed_hash`."""
+_OWNED: Final = b"owned"
+"""Beside it: a cursor lies with the name that owns it, such as the client of a session."""
 
 
 def mixed_hash(name: bytes) -> int:
@@ -63,6 +73,13 @@ class Placement(NamedTuple):
 
     partitions: int = 1
     hash: Callable[[bytes], int] = mixed_hash
+    by_owner: bool = True
+    """Whether a cursor lies in the shard of the name that owns it. False: in that of its own name,
+    as an older version wrote it."""
+
+    def shard(self, name: bytes) -> int:
+        """The shard of a name: the number of its partition in every internal stream."""
+        return 0 if self.partitions == 1 else self.hash(name) % self.partitions
 
     def home(self, stream: Stream, name: bytes) -> PartitionHandle:
         """The partition of a name."""
@@ -76,28 +93,46 @@ async def fix_placement(store: MetadataStore, wanted: int, *, is_new: bool) -> P
     Raises ConfigError when the directory has another number.
     """
     # A version that wrote no number gave each stream one partition.
-    fresh = b"%d %s" % (wanted, _MIXED) if is_new and wanted > 1 else b"1"
-    number, _, how = (await written_once(store, _PARTITIONS, fresh)).partition(b" ")
+    fresh = b"%d %s %s" % (wanted, _MIXED, _OWNED) if is_new and wanted > 1 else b"1"
+    number, *how = (await written_once(store, _PARTITIONS, fresh)).split(b" ")
     made = int(number)
     if made != wanted:
         raise ConfigError(
             f"internal.partitions = {wanted}, but this data directory was made with {made}, which"
             f" cannot change: set internal.partitions = {made}, or choose an empty data directory"
         )
-    return Placement(made, mixed_hash if how == _MIXED else topic_hash)
+    return Placement(
+        made, mixed_hash if _MIXED in how else topic_hash, by_owner=made == 1 or _OWNED in how
+    )
 
 
 async def internal_stream(catalog: Catalog, name: str) -> Stream:
     """The internal stream of this name, compacted by key. It is created at the first start."""
-    return catalog.find(name) or await catalog.create(
-        StreamConfig(
-            name=name,
-            partitions=catalog.placement.partitions,
-            cleanup=Cleanup.COMPACT,
-            retention=Retention(age_ms=-1),
-            segment_bytes=_SEGMENT_BYTES,
-        )
+    known = catalog.find(name)
+    if known is not None:
+        return known
+    config = StreamConfig(
+        name=name,
+        partitions=catalog.placement.partitions,
+        cleanup=Cleanup.COMPACT,
+        retention=Retention(age_ms=-1),
+        segment_bytes=_SEGMENT_BYTES,
     )
+    return await made_once(catalog, config)
+
+
+async def made_once(catalog: Catalog, config: StreamConfig) -> Stream:
+    """A stream of the broker's own, made by whichever node is first."""
+    while True:
+        try:
+            return await catalog.create(config)
+        except (AlreadyExists, Conflict):  # another node was faster
+            with contextlib.suppress(StreamNotFound):  # it could not carry it through
+                stream = await catalog.adopted(config.name)
+                with contextlib.suppress(Timeout):  # as for the node that made it
+                    await catalog.hosting.until_led(stream.record)
+                return stream
+            await asyncio.sleep(_RETRY_S)
 
 
 def not_known(partition: PartitionHandle, error: OnelogError) -> StateUnknown:
@@ -108,9 +143,23 @@ def not_known(partition: PartitionHandle, error: OnelogError) -> StateUnknown:
 
 
 def check_known(partition: PartitionHandle) -> None:
-    """Raise StateUnknown when an internal stream is stopped."""
+    """Raise StateUnknown when an internal stream is stopped, NotOwner when it lies elsewhere."""
+    if isinstance(partition.stopped, NotLeader):
+        raise NotOwner(str(partition.stopped))
     if partition.stopped is not None:
         raise not_known(partition, partition.stopped)
+
+
+async def rows_there(partition: PartitionHandle) -> None:
+    """Wait until everything that an earlier leader may have answered is visible here.
+
+    A new leader has all of it, but knows a high watermark that may be older. Raises what a wait for
+    visibility raises when the partition is lost meanwhile.
+    """
+    check_known(partition)
+    end = partition.end_offset
+    if partition.high_watermark < end:
+        await partition.wait_visible(Offset(end - 1))
 
 
 async def kept_batches(partition: PartitionHandle) -> AsyncIterator[tuple[BatchInfo, Slices]]:

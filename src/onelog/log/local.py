@@ -158,10 +158,12 @@ class LocalReads(PartitionEnd):
         return [AbortedTxn(*msgspec.structs.astuple(span)) for span in found]
 
     def stored_topic_offsets(
-        self, hashed_topic: int, start: Offset, upto: Offset, limit: int
+        self, hashed_topic: int, start: Offset, upto: Offset, limit: int, *, wait: bool
     ) -> list[Offset] | None:
         """In any thread: offsets whose record's topic has this hash; None: no index is kept."""
         log = self.log
+        if not wait:
+            return log.offsets_of_topic(hashed_topic, start, upto, limit)
         return in_place(log, partial(log.offsets_of_topic, hashed_topic, start, upto, limit))
 
     def time_offset_now(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
@@ -177,8 +179,8 @@ class LocalReads(PartitionEnd):
         return self.in_place(self.lookup.max_timestamp)
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end). Raises Cold where only the object
-        store knows."""
+        """In any thread: aborted transactions with records in [start, end). Raises Cold where only
+        the object store knows."""
         producers = self.producers
         found = producers.aborted_between(start, end)
         if start < producers.aborted_from:
@@ -200,8 +202,7 @@ class LocalReads(PartitionEnd):
 
     def hold_cold(self, until_ms: TimestampMs) -> None:
         """Somebody is going to read objects of `cold_rows`: none is deleted before this time."""
-        if self.log.tier is not None:
-            self.log.tier.hold_doomed(until_ms)
+        self.log.hold_cold(until_ms)
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
         """Bring the bytes that a read found cold, then call back."""
@@ -210,6 +211,10 @@ class LocalReads(PartitionEnd):
     def failure_of(self, cold: Cold) -> OnelogError | None:
         """Why cold bytes did not come when they were asked for last; None: they may be coming."""
         return self.arrivals.failure_of(cold)
+
+    async def bring(self, cold: Cold) -> None:
+        """Wait until cold bytes are here. Raises at once why they did not come."""
+        await self.arrivals.bring(cold)
 
     async def until_here(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; wait for cold bytes while the loop goes on."""
@@ -273,9 +278,15 @@ class LocalReads(PartitionEnd):
                 last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
                 last_seen_ms=entry.last_seen_ms,
                 txn_first_offset=entry.txn_first_offset,
+                coordinator_epoch=entry.coordinator_epoch,
             )
             for entry in self.producers.entries()
         ]
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether this producer has a transaction open here, with this epoch."""
+        entry = self.producers.entry(producer_id)
+        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == producer_epoch
 
     def forget_producer(self, producer_id: int) -> None:
         """Forget a producer that never comes back, unless it has a transaction open here."""

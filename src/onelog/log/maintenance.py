@@ -9,6 +9,8 @@ Rules:
   rewriting runs at a time.
 - An error of one partition or of one hook stops nothing else (`log/visits.py`, `log/leaving.py`).
 - While nobody knows what durable cursors need, nothing leaves (`Pins` raises Unavailable).
+- On several nodes the leader of a partition decides; only compaction is each replica's own work, as
+  far as the leader lets it.
 - Streams with a tier are not thinned: what is held back lies in the object store anyway.
 - `stop` ends a running rewriting at its next batch and waits for it.
 """
@@ -97,9 +99,9 @@ class Maintenance:
         self._syncer = syncer
         self._clock = clock
         self._troubles = catalog.troubles
-        self._visits = Visits(catalog, syncer.chores, clock, pins, self.counters)
+        self.visits = Visits(catalog, syncer.chores, clock, pins, self.counters)
         self._hooks = LeavingHooks(self._troubles, self.counters)
-        self.tiering = Tiering(catalog, clock, self._hooks, self._visits.failed)
+        self.tiering = Tiering(catalog, clock, self._hooks, self.visits.failed)
         """What moves history to the object store."""
         self._needs = needs
         self._held: dict[Partition, tuple[Visit, Sequence[SegmentInfo]]] = {}
@@ -125,6 +127,7 @@ class Maintenance:
         await self.tiering.stop()
         if self._task is not None:
             await self._task
+        await self._hooks.close()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -163,8 +166,8 @@ class Maintenance:
         """Roll, apply retention and forget silent producers, in every partition."""
         self.counters.runs += 1
         held: dict[Partition, tuple[Visit, Sequence[SegmentInfo]]] = {}
-        for chunk in self._visits.chunks(lambda _: True):
-            for visit, result in await self._visits.in_thread(chunk, _retain):
+        for chunk in self.visits.chunks(lambda _: True):
+            for visit, result in await self.visits.in_thread(chunk, _retain):
                 partition = visit.partition
                 self.counters.segments_rolled += result.rolled
                 self.counters.producers_expired += partition.producers.expire(
@@ -187,7 +190,7 @@ class Maintenance:
         try:
             await apply_retention(partition, decision)
         except Exception as error:  # noqa: BLE001 - the other partitions go on
-            self._visits.failed(partition, "retention", error)
+            self.visits.failed(partition, "retention", error)
             return
         self.counters.segments_deleted += decision.segments
         self.counters.bytes_deleted += decision.bytes
@@ -220,24 +223,27 @@ class Maintenance:
     async def compact_once(self) -> None:
         """Compact every partition that is dirty enough, one after the other."""
         async with self._rewriting:
-            for chunk in self._visits.chunks(lambda config: config.cleanup.compacts):
-                for visit, due in await self._visits.in_thread(chunk, _is_due):
+            compacts = self.visits.chunks(lambda config: config.cleanup.compacts, copies=True)
+            for chunk in compacts:
+                for visit, due in await self.visits.in_thread(chunk, _is_due):
                     if due and not self._stopped.is_set():
                         await self._compact(visit.partition, visit.config)
 
     async def _compact(self, partition: Partition, config: StreamConfig) -> None:
+        scope, progress = scope_of(partition), partition.progress
         work = partial(
             compact,
             partition.log,
-            scope_of(partition),
+            scope,
             now_ms=self._clock.now_ms(),
             config=config.compaction,
             segment_bytes=config.segment_bytes,
             pace=Pacer(self._clock, self._stopping),
         )
-        upto = partition.last_stable_offset
-        if not await self._hooks.may_leave(self.before_compaction, partition, upto):
+        if not await self._hooks.may_leave(self.before_compaction, partition, scope.upto):
             return
+        if progress is not None and progress is partition.progress:
+            progress.let_compact(scope.upto)
         try:
             try:
                 result = await self._syncer.chores.run(partial(work, find_judge=self._find_judge))
@@ -247,7 +253,7 @@ class Maintenance:
         except (OffsetOutOfRange, Conflict):
             return  # trimmed or cut meanwhile: the next pass sees what is left
         except Exception as error:  # noqa: BLE001 - the other partitions go on
-            self._visits.failed(partition, "compaction", error)
+            self.visits.failed(partition, "compaction", error)
             return
         self.counters.compactions += 1
         self.counters.records_compacted += result.records_dropped
@@ -282,7 +288,7 @@ class Maintenance:
             except (OffsetOutOfRange, Conflict, InvalidRequest):
                 return  # trimmed or cut meanwhile: the next pass sees what is left
             except Exception as error:  # noqa: BLE001 - the other partitions go on
-                self._visits.failed(partition, "thinning", error)
+                self.visits.failed(partition, "thinning", error)
                 return
             thinned.note(group, needs)
 
@@ -311,7 +317,7 @@ class Maintenance:
         """
         if self._catalog.shared.room.is_full:
             await self._catalog.look_for_room()
-        for chunk in chunks_of(self._visits.partitions(), 16 * CHUNK):
+        for chunk in chunks_of(self.visits.partitions(), 16 * CHUNK):
             queued = 0
             for _, partition in chunk:
                 if partition.durability is Durability.FSYNC or partition.stopped is not None:
@@ -344,7 +350,7 @@ def _retain(visit: Visit) -> _Retained:
         segments,
         config.partition_retention(),
         visit.now_ms,
-        high_watermark=visit.high_watermark,
+        high_watermark=visit.droppable,
         pin=visit.pin,
         durable_cursors=visit.pin is not None,
     )
@@ -355,7 +361,7 @@ def _is_due(visit: Visit) -> bool:
     """In a thread: whether compaction has enough to do."""
     return compaction_due(
         visit.partition.log,
-        upto=visit.last_stable_offset,
+        upto=visit.compactable,
         now_ms=visit.now_ms,
         config=visit.config.compaction,
     )

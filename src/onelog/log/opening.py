@@ -1,7 +1,7 @@
 """Opens and deletes the partitions of streams, many at a time, in threads.
 
 Rules: the recovery of a large log does not hold the loop. A damaged partition is opened as stopped:
-it refuses work, the others run (I9).
+it refuses work, the others run (I9). So is one that lies on other nodes, with NotLeader.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from onelog.base.errors import (
     CorruptBatch,
     InvalidRequest,
+    NotLeader,
     OnelogError,
     PartitionCorrupt,
     PartitionStopped,
@@ -24,6 +25,7 @@ from onelog.base.errors import (
 from onelog.base.ids import PartitionId
 from onelog.log.begun import Begun
 from onelog.log.config import StreamConfig
+from onelog.log.hosting import EverythingHere, Hosting
 from onelog.log.partition import Partition
 from onelog.log.shared import Shared
 from onelog.log.stopped import StoppedLog
@@ -54,6 +56,8 @@ class Opener:
         self._engines = engines
         self._shared = shared
         self._begun = begun
+        self.hosting: Hosting = EverythingHere()
+        """Which partitions lie here."""
         self._there: frozenset[PartitionKey] | None = None
         """The partitions that the engines hold; None: not listed yet."""
 
@@ -123,17 +127,10 @@ class Opener:
         engine, key = self.engine(config), PartitionKey(record.id, number)
         must_hold = key in self._begun
 
-        def wrap(log: PartitionLog) -> Partition:
-            return Partition(
-                config.name,
-                number,
-                log,
-                durability=config.durability,
-                message_bytes_max=config.batch_bytes_max,
-                timestamps=config.timestamps,
-                shared=self._shared,
-            )
-
+        wrap = partial(self._wrap, config, number)
+        if not self.hosting.has(record, number):
+            place = f"{config.name}/{number}"
+            return _stopped(wrap, NotLeader(f"{place} lies on other nodes of the cluster"))
         log: PartitionLog | None = None
         try:
             if must_hold and self._there is not None and key not in self._there:
@@ -147,9 +144,32 @@ class Opener:
             if log is not None:
                 log.close()
             damage = _damage(f"{config.name}/{number}", error)
-        partition = wrap(StoppedLog(damage))
-        partition.stop(damage)
-        return partition
+        return _stopped(wrap, damage)
+
+    def _wrap(self, config: StreamConfig, number: PartitionId, log: PartitionLog) -> Partition:
+        return Partition(
+            config.name,
+            number,
+            log,
+            durability=config.durability,
+            message_bytes_max=config.batch_bytes_max,
+            timestamps=config.timestamps,
+            shared=self._shared,
+            replicated=self.hosting.is_shared,
+        )
+
+    async def remake(self, record: StreamRecord, old: Partition) -> Partition:
+        """An empty partition in place of a stopped one, whose data is dropped."""
+        key, number = PartitionKey(record.id, old.id), old.id
+
+        def work() -> Partition:
+            old.close_deleted()
+            with self._shared.hold.leaving():
+                self.engine(record.config).delete(key)
+            return self._open(record, number)
+
+        await self._begun.forget_one(key)
+        return await self._shared.syncer.chores.run(work)
 
     async def delete(self, deleting: Deleting) -> None:
         """Delete the data of a stream."""
@@ -168,6 +188,12 @@ class Opener:
                 engine.delete(key)
 
         await self.in_chunks(keys, delete)
+
+
+def _stopped(wrap: Callable[[PartitionLog], Partition], error: OnelogError) -> Partition:
+    partition = wrap(StoppedLog(error))
+    partition.stop(error)
+    return partition
 
 
 def _vanished(stream: str, number: PartitionId) -> PartitionCorrupt:

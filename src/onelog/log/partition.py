@@ -26,6 +26,7 @@ from functools import partial
 from typing import cast
 
 from onelog.base.errors import (
+    Closed,
     InvalidRecords,
     MessageTooLarge,
     OnelogError,
@@ -56,8 +57,15 @@ from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.replica import Replica
 from onelog.log.shared import Shared
 from onelog.log.visibility import Visibility
-from onelog.record.batch import NO_TIME, Marker, append_time_of, build_marker, stamp_batch
-from onelog.storage.engine import Cold, PartitionLog
+from onelog.record.batch import (
+    NO_COORDINATOR,
+    NO_TIME,
+    Marker,
+    append_time_of,
+    build_marker,
+    stamp_batch,
+)
+from onelog.storage.engine import Cold, PartitionLog, SyncDone
 
 __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
 
@@ -200,19 +208,26 @@ class Partition(LocalReads):
         return placed
 
     def append_marker(
-        self, marker: Marker, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
+        self,
+        marker: Marker,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = NO_COORDINATOR,
     ) -> Appended:
         """End a producer's transaction here with a control batch."""
         self._refuse()
-        self.producers.check_marker(producer_id, producer_epoch)
-        data = bytearray(
-            build_marker(
-                marker, producer_id, producer_epoch, self.shared.clock.now_ms(), coordinator_epoch
-            )
-        )
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        now_ms, said = self.shared.clock.now_ms(), max(coordinator_epoch, 0)
+        data = bytearray(build_marker(marker, producer_id, producer_epoch, now_ms, said))
         return self._write(data, place_batches(data, self.end_offset, self.leader_epoch), None)
 
-    def end_transaction(self, marker: Marker, producer_id: int, producer_epoch: int) -> Appended:
+    def end_transaction(
+        self,
+        marker: Marker,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = NO_COORDINATOR,
+    ) -> Appended:
         """As `append_marker`, with the epoch that is known here if that one is higher.
 
         A client may have claimed a higher epoch for its producer id. That must not keep the
@@ -220,7 +235,7 @@ class Partition(LocalReads):
         """
         known = self.producers.entry(producer_id)
         epoch = producer_epoch if known is None else max(producer_epoch, known.epoch)
-        return self.append_marker(marker, producer_id, epoch)
+        return self.append_marker(marker, producer_id, epoch, coordinator_epoch)
 
     def _write(
         self, data: bytes | bytearray, infos: Sequence[BatchInfo], topics: bytes | None
@@ -304,6 +319,16 @@ class Partition(LocalReads):
         if self.stopped is None:
             self.moved()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether its end is no lower than any leader before this one may have shown it."""
+        return self.progress is None or self.progress.is_settled
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this leader may still show it: see `Progress`."""
+        return self.progress is None or self.progress.is_fresh
+
     def watch(self, progress: Progress | None) -> None:
         """From now on, ask `progress` how far all replicas are; None: there are no others."""
         self.progress = progress
@@ -327,10 +352,12 @@ class Partition(LocalReads):
         self.syncing = True
         self.shared.syncs.begin(self.place)
         log, offset, state = self.log, self.end_offset, self._due_snapshot()
-        if state is None:
-            begin = partial(log.begin_sync, self.shared.syncer.ask)
-            if self.jobs.try_start(begin, self._file_synced):
-                return
+        begin = partial(log.begin_sync, self.shared.syncer.ask)
+        done: SyncDone = self._file_synced
+        if state is not None:
+            done = partial(self._file_synced_for, offset, state)
+        if self.jobs.try_start(begin, done):
+            return
 
         def work() -> tuple[Offset, bool]:
             durable = log.sync()
@@ -340,6 +367,26 @@ class Partition(LocalReads):
 
     def _file_synced(self, durable: Offset | None, error: BaseException | None) -> None:
         self._synced(None if durable is None else (durable, True), error)
+
+    def _file_synced_for(
+        self, offset: Offset, state: bytes, durable: Offset | None, error: BaseException | None
+    ) -> None:
+        """A sync is over, and a state as of `offset` is to be saved: in a thread that nobody's sync
+        waits for."""
+        self._file_synced(durable, error)
+        if self.stopped is not None:
+            return
+        if self.jobs.held is not None:  # the log is about to be cut: the next sync saves one
+            self.unsnapshotted_bytes = SNAPSHOT_BYTES
+            return
+        save = partial(try_save, self.log, offset, state)
+        self.jobs.start(self.shared.syncer.chores, save, self._saved)
+
+    def _saved(self, saved: bool | None, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, Closed):
+            self.stop(error if isinstance(error, OnelogError) else StorageError(str(error)))
+        if not saved:
+            self.unsnapshotted_bytes = SNAPSHOT_BYTES
 
     def _synced(self, result: tuple[Offset, bool] | None, error: BaseException | None) -> None:
         self.shared.syncs.end(self.place)
@@ -409,6 +456,7 @@ class Partition(LocalReads):
 
         await self.jobs.run(self.shared.syncer.chores, work)
         self.producers.forget_before(self.log.start_offset)
+        self.arrivals.trimmed(self.log.start_offset)
 
     def close_deleted(self) -> None:
         """In a thread: close the files of a stopped partition, which will be deleted."""

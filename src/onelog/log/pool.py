@@ -2,7 +2,7 @@
 
 Rules: the answer of a job comes back on the loop that asked. Answers that are ready together need
 one wake-up of the loop. `close` waits for all jobs. An error of a callback goes to `Troubles`, and
-the other callbacks are called.
+the other callbacks are called. A thread that waits for its next job holds nothing of the last one.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Pool:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             work, done = job
+            del job
             result, failure = None, None
             try:
                 result = work()
@@ -52,6 +53,7 @@ class Pool:
             with self._lock:
                 is_first = not self._answers
                 self._answers.append((done, result, failure))
+            del work, done, result, failure
             if is_first:  # one wake-up of the loop delivers all answers
                 try:
                     self._loop.call_soon_threadsafe(self._tell)

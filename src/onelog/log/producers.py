@@ -5,7 +5,8 @@ Rules (Kafka's, because every view needs them):
   begins at 0. When one of the last five batches comes again, the answer is its old offset, and
   nothing is appended. A producer that is not known here may begin with any number: retention may
   have taken its batches.
-- The highest epoch seen, in a batch or a marker, fences every lower one.
+- The highest epoch seen, in a batch or a marker, fences every lower one. The highest epoch of a
+  coordinator, in a marker, fences markers of the owners before it.
 - A transaction opens at the first transactional batch of a producer and ends with a control batch.
   The last stable offset is the first offset of the earliest open transaction; a transaction that
   has ended counts as open until its marker is visible, because a crash could still lose the marker.
@@ -26,6 +27,7 @@ import msgspec
 from onelog.base.errors import (
     CorruptBatch,
     DuplicateSequence,
+    Fenced,
     InvalidTxnState,
     OutOfOrderSequence,
     ProducerFenced,
@@ -33,7 +35,7 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
 from onelog.log.markers import MarkerRange, Markers
-from onelog.record.batch import Marker
+from onelog.record.batch import NO_COORDINATOR, Marker
 
 BATCHES_REMEMBERED: Final = 5
 PRODUCERS_MAX: Final = 100_000
@@ -65,6 +67,8 @@ class ProducerEntry(msgspec.Struct, array_like=True):
     any_sequence: bool = False
     """A marker made this entry for an unknown producer: its next batch may have any sequence
     number."""
+    coordinator_epoch: int = NO_COORDINATOR
+    """The epoch of the coordinator that ended its last transaction here."""
 
 
 class AbortedTxn(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -221,7 +225,9 @@ class Producers:
         entry = self._entries.get(info.producer_id)
         if entry is None or info.producer_epoch > entry.epoch:
             txn_first_offset = entry.txn_first_offset if entry is not None else -1
+            coordinator = NO_COORDINATOR if entry is None else entry.coordinator_epoch
             entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], txn_first_offset)
+            entry.coordinator_epoch = coordinator
             self._remember(entry)
         entry.last_seen_ms = now_ms
         if info.base_sequence >= 0:
@@ -243,15 +249,29 @@ class Producers:
                 del self._entries[producer_id]
                 return
 
-    def check_marker(self, producer_id: int, epoch: int) -> None:
-        """Check an end-of-transaction marker before it is appended."""
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int = NO_COORDINATOR
+    ) -> None:
+        """Check an end-of-transaction marker before it is appended. Raises ProducerFenced, or
+        Fenced for a coordinator that another one has followed."""
         entry = self._entries.get(producer_id)
+        if entry is not None and NO_COORDINATOR < coordinator_epoch < entry.coordinator_epoch:
+            raise Fenced(
+                f"the marker of producer {producer_id} is from a coordinator of epoch"
+                f" {coordinator_epoch}, which epoch {entry.coordinator_epoch} has followed"
+            )
         if entry is not None and epoch < entry.epoch:
             raise ProducerFenced(
                 f"the marker of producer {producer_id} has epoch {epoch}, known is {entry.epoch}"
             )
 
-    def note_marker(self, info: BatchInfo, marker: Marker, now_ms: int) -> None:
+    def note_marker(
+        self,
+        info: BatchInfo,
+        marker: Marker,
+        now_ms: int,
+        coordinator_epoch: int = NO_COORDINATOR,
+    ) -> None:
         """Remember a marker that was appended at its offset."""
         self.markers.note(info.last_offset)
         entry = self._entries.get(info.producer_id)
@@ -261,6 +281,7 @@ class Producers:
         if info.producer_epoch > entry.epoch:
             entry.epoch, entry.batches, entry.any_sequence = info.producer_epoch, [], False
         entry.last_seen_ms = now_ms
+        entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
         first = self._open.pop(info.producer_id, -1)
         entry.txn_first_offset = -1
         if first < 0:
@@ -277,12 +298,14 @@ class Producers:
         return producer_id in self._open
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions that have records in [start, end)."""
+        """Aborted transactions that have records in [start, end). In any thread: the list only
+        grows, and another one takes its place when something is forgotten."""
         # last_offset ascends: markers are appended in order.
-        first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
+        known = self._aborted
+        first = bisect_left(known, start, key=lambda txn: txn.last_offset)
         found = []
-        for index in range(first, len(self._aborted)):
-            txn = self._aborted[index]
+        for index in range(first, len(known)):
+            txn = known[index]
             if txn.first_offset < end:
                 found.append(txn)
             if txn.last_stable_offset >= end:
@@ -297,7 +320,8 @@ class Producers:
     def forget_aborted_before(self, start: int) -> None:
         """Drop aborted transactions whose records are not on this machine."""
         first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
-        del self._aborted[:first]
+        if first:
+            self._aborted = self._aborted[first:]
         self.aborted_from = max(self.aborted_from, start)
 
     def expire(self, before_ms: int) -> int:

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from onelog.base.ids import Offset
 
@@ -36,18 +36,45 @@ class Progress(Protocol):
         watermark."""
         ...
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the high watermark is at least what any leader before may have shown
+        (KIP-207)."""
+        ...
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what this replica shows as a leader can be trusted: another one has not led for
+        longer than a registration lasts."""
+        ...
+
+    def let_compact(self, upto: Offset) -> None:
+        """Everybody has seen to the records below: each replica may compact them."""
+        ...
+
 
 class Told:
     """The progress of a replica that copies: its leader tells it the high watermark."""
 
-    __slots__ = ("offset",)
+    __slots__ = ("compact_bound", "offset")
+
+    is_settled: Final = True
+    """It shows only what its leader told it."""
+    is_fresh: Final = True
+    """It does not say that it shows everything: readers ask the leader."""
 
     def __init__(self) -> None:
         self.offset = Offset(0)
+        self.compact_bound = Offset(0)
+        """The leader lets its copies compact what lies below."""
 
     def tell(self, offset: Offset) -> None:
         """The leader's high watermark."""
         self.offset = max(self.offset, offset)
+
+    def let_compact(self, upto: Offset) -> None:
+        """See `Progress`: the leader said so."""
+        self.compact_bound = max(self.compact_bound, upto)
 
     def moved(self, written: Offset, durable: Offset) -> Offset:
         """The mark that the leader sent. Code that acknowledges copies does it here."""

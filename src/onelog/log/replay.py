@@ -16,7 +16,7 @@ from onelog.base.ids import Offset
 from onelog.kernel import ATTR_CONTROL, BatchInfo, scan_batches
 from onelog.log.epochs import EpochHistory
 from onelog.log.producers import Producers
-from onelog.record.batch import read_marker
+from onelog.record.batch import read_end
 from onelog.storage.engine import PartitionLog, in_place
 
 REPLAY_READ_BYTES: Final = 4 * 1024 * 1024
@@ -56,9 +56,10 @@ def note_batch(
     if not info.attributes & ATTR_CONTROL:
         producers.note_batch(info, now_ms)
         return
-    marker = read_marker(data, info)
-    if marker is not None:
-        producers.note_marker(info, marker, now_ms)
+    end = read_end(data, info)
+    if end is not None:
+        marker, coordinator_epoch = end
+        producers.note_marker(info, marker, now_ms, coordinator_epoch)
 
 
 def replay_state(

@@ -69,6 +69,8 @@ class Replica:
             partition.refusal = None
             partition.note_epoch(partition.end_offset)
         else:
+            # It may have led without writing: the next leader may send records of an older epoch.
+            partition.epochs.truncate(partition.end_offset)
             partition.refusal = NotLeader(
                 f"{partition.place} has its leader elsewhere in epoch {epoch}"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from onelog.base.errors import PartitionStopped, again
+from onelog.base.errors import OnelogError, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.objects.piece import AbortedSpan
@@ -36,7 +36,7 @@ class StoppedLog:
     log_end = None
     tier = None
 
-    def __init__(self, error: PartitionStopped) -> None:
+    def __init__(self, error: OnelogError) -> None:
         self._error = error
 
     def _refuse(self) -> NoReturn:
@@ -69,6 +69,9 @@ class StoppedLog:
     def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
         """None are known."""
         return ()
+
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """None are known."""
 
     def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
         """None are known."""

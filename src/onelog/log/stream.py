@@ -26,6 +26,9 @@ from onelog.storage.engine import PartitionKey
 
 _SYNCS_AT_ONCE: Final = 256
 
+Assigned = Sequence[tuple[int, ...]]
+"""The nodes of each partition, in order."""
+
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The row of a stream in the metadata store."""
@@ -45,6 +48,9 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Filters that it captured once: their records may still be here."""
     moves: tuple[Move, ...] = ()
     """How it took over topics of other streams, in order."""
+    assigned: tuple[tuple[int, ...], ...] = ()
+    """The nodes on which its creator wants each partition, when it is made; where nothing is said,
+    the controller chooses."""
 
     def births(self) -> list[tuple[int, int]]:
         """(since when, how many partitions) for each time that their number changed."""
@@ -63,9 +69,14 @@ def begun_anew(record: StreamRecord, new_id: str) -> StreamRecord:
     )
 
 
-def changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRecord:
-    """The record of a stream that gets another configuration."""
+def changed_record(
+    stream: Stream, config: StreamConfig, at_ms: int, assigned: Assigned = ()
+) -> StreamRecord:
+    """The record of a stream that gets another configuration, and new partitions on these nodes."""
     old = stream.record
+    if assigned:
+        unsaid = ((),) * (old.config.partitions - len(old.assigned))
+        assigned = (*old.assigned, *unsaid, *assigned)
     growth = old.growth
     if config.partitions > old.config.partitions:
         growth = (*growth, (at_ms, old.config.partitions))
@@ -79,6 +90,7 @@ def changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRe
         fixed_until=fixed_until,
         grown=old.grown or config.partitions > old.config.partitions,
         growth=growth,
+        assigned=tuple(assigned) or old.assigned,
         past_captures=tuple(sorted(past - set(config.captures))),
     )
 

@@ -54,6 +54,13 @@ class StreamRows:
     def _tell(self, changes: Sequence[Change[StreamRecord]]) -> None:
         self._changed({change.key.removeprefix(_STREAMS) for change in changes})
 
+    async def refresh(self) -> None:
+        """Wait until every row that the store has now is known here. Raises Unavailable,
+        Timeout."""
+        entries = (await self._store.range(_STREAMS)).entries
+        if entries:
+            await self._rows.reached(max(entry.mod_revision for entry in entries))
+
     def names(self) -> set[str]:
         """Every stream that the store knows."""
         return {key.removeprefix(_STREAMS) for key, _record in self._rows.rows()}

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from onelog.base.errors import InvalidRequest
+from onelog.lake.column_words import column_types
 from onelog.storage.tier import TierFormat, TierSettings
 
 AS_TOTAL: Final = -2
@@ -122,10 +124,10 @@ def unfit(tier: TierConfig, *, engine: str, compacts: bool) -> str | None:
             f"tier.format = {tier.format} cannot go with cleanup = compact: history in the store is"
             " not compacted; use cleanup = delete, or the engine object without a tier"
         )
-    if engine == "object":
+    if engine == "object" and not tier.format.is_table:
         return (
-            "the engine object keeps everything in the store already, and tables are written from"
-            " segments: leave tier.format away, or use the engine segment"
+            f"the engine object keeps everything in the store already: leave tier.format ="
+            f" {tier.format} away, or choose iceberg or delta, which make its history a table"
         )
     if tier.columns and not tier.format.is_table:
         return f"tier.columns needs tier.format iceberg or delta, not {tier.format}"
@@ -144,6 +146,31 @@ def beyond_total(tier: TierConfig, *, age_ms: int, size_bytes: int) -> str | Non
         if total >= 0 and (local == NO_BOUND or local > total):
             shown = "unlimited" if local == NO_BOUND else local
             return f"{key} ({shown}) is more than {other} ({total}): -2 is the same as {other}"
+    return None
+
+
+def bad_columns(tier: TierConfig) -> str | None:
+    """Why the words for typed columns mean none; None: they do."""
+    try:
+        column_types(tier.columns)
+    except InvalidRequest as error:
+        return str(error)
+    return None
+
+
+def changed_columns(old: TierConfig, new: TierConfig) -> str | None:
+    """Which typed column would change its type in a table that is written to; None: none would."""
+    is_same = (old.format, old.table, old.catalog) == (new.format, new.table, new.catalog)
+    if not is_same or not new.format.is_table or bad_columns(old) is not None:
+        return None
+    before = column_types(old.columns)
+    for name, kind in column_types(new.columns).items():
+        was = before.get(name, kind)
+        if kind != was and (was, kind) != ("int", "bigint"):
+            return (
+                f"tier.columns: {name} is {was} in the table and cannot become {kind}: give the"
+                " column another name, or set tier.table to another table"
+            )
     return None
 
 
@@ -183,6 +210,8 @@ class StoreSupport(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     formats: tuple[ColdFormat, ...] = ()
     """The formats that this broker writes."""
+    catalog: str = ""
+    """Where tables of Iceberg are registered; empty: in a file on this machine's disk."""
 
     def lacks(self, tier: TierConfig, engine: str) -> str | None:
         """Why streams of this tier and engine are not possible here; None: they are."""
@@ -197,6 +226,13 @@ class StoreSupport(msgspec.Struct, frozen=True, kw_only=True):
                 f"tier.format = {tier.format} is not possible here: this broker writes"
                 f" {', '.join(self.formats) or 'none'}; iceberg and delta need the extra"
                 " onelog[lake]"
+            )
+        is_here = tier.format is ColdFormat.ICEBERG and not (tier.catalog or self.catalog)
+        if engine == "object" and is_here:
+            return (
+                "tier.format = iceberg with the engine object needs a catalog that does not go with"
+                " this machine's disk: set lake.catalog (a REST catalog, or a database), or choose"
+                " delta, which needs none"
             )
         return None
 

@@ -15,7 +15,9 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import ColdUnavailable, Conflict, InvalidRequest, OnelogError
+from onelog.log.adopting import Adopted, adopt
 from onelog.log.catalog import Catalog
+from onelog.log.offloading import Offloaded, offload
 from onelog.log.partition import Partition
 from onelog.log.stream import Stream
 from onelog.log.tier_config import ColdFormat
@@ -40,6 +42,9 @@ class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """First offset that is on this machine."""
     cold_end_offset: int
     """First offset behind what is in the store."""
+    end_offset: int
+    local_bytes: int
+    """Bytes of batches on this machine."""
     pieces: int
     cold_bytes: int
     """Bytes of batches in the store."""
@@ -47,10 +52,55 @@ class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Sealed bytes that are not in the store yet."""
     lag_age_ms: int
     """How old the first of them is; 0: there are none."""
+    hits: int
+    """Reads of what is only in the store that found it in the cache."""
+    misses: int
+    """Those that waited for the store."""
+    last_success_ms: int
+    """When something was moved to the store last; 0: never since the start."""
+    last_error: str
+    """Why the last try failed; empty: it did not."""
     doomed: int
     """Objects that nothing names any more, and that are still there."""
+    halted: str
+    """Why nothing is moved until somebody acts; empty: nothing hinders it."""
     state: str
     """`copying`, `stopped` (nothing is copied), `off`, or why nothing is moved."""
+
+
+class StoredStream(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream with history in the object store, over all of its partitions."""
+
+    stream: str
+    engine: str
+    tier: str
+    """`log`, `iceberg`, `delta`; empty: it has none (any more)."""
+    table: str
+    """The name of its table; empty: it has none."""
+    partitions: int
+    offsets: int
+    """Offsets between the starts and the ends of its partitions."""
+    local_offsets: int
+    """Those that are on this machine."""
+    local_bytes: int
+    cold_bytes: int
+    """Bytes of batches in the store."""
+    pieces: int
+    lag_bytes: int
+    """Sealed bytes that are not in the store yet."""
+    lag_age_ms: int
+    """How old the oldest of them are; 0: there are none."""
+    hits: int
+    """Reads of what is only in the store that found it in the cache, since the start."""
+    misses: int
+    """Those that waited for the store."""
+    last_success_ms: int
+    """When something was moved to the store last; 0: never since the start."""
+    state: str
+    """`copying`, `stopped` (nothing is copied), `off`, `in the store` (engine object), `halted`,
+    or what is being done."""
+    problem: str
+    """Why nothing is moved, or why the last try failed, and what to do; empty: nothing is wrong."""
 
 
 class TierTask(msgspec.Struct, kw_only=True):
@@ -64,16 +114,6 @@ class TierTask(msgspec.Struct, kw_only=True):
     left: int = 0
     """Pieces that are still only in the store."""
     error: str = ""
-
-
-class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a stream is in the store after its history was moved."""
-
-    stream: str
-    pieces: int
-    cold_bytes: int
-    lag_bytes: int
-    """Sealed bytes that are not there, because the store did not take them."""
 
 
 class Tiers:
@@ -94,19 +134,65 @@ class Tiers:
         stream = self._catalog.get(name)
         return [self._row(stream, row) for row in stream.local[after + 1 : after + 1 + limit]]
 
+    @staticmethod
+    def is_stored(stream: Stream) -> bool:
+        """Whether a stream has a tier, or something in the store."""
+        return stream.config.engine == "object" or any(
+            has_tier(stream, one) for one in stream.local
+        )
+
+    def stored(self, stream: Stream) -> StoredStream:
+        """What a stream has in the store."""
+        config = stream.config
+        is_object = config.engine == "object"
+        rows = [self._row(stream, one) for one in stream.local]
+        size_bytes = stream.size_bytes if is_object else 0
+        halted = next((row.halted for row in rows if row.halted), "")
+        is_plain = is_object and not any(has_tier(stream, one) for one in stream.local)
+        state = "in the store" if is_plain else rows[0].state
+        return StoredStream(
+            stream=stream.name,
+            engine=config.engine,
+            tier=config.tier.format.value,
+            table=(config.tier.table or stream.name) if config.tier.format.is_table else "",
+            partitions=len(rows),
+            offsets=sum(row.end_offset - row.start_offset for row in rows),
+            local_offsets=0
+            if is_object
+            else sum(row.end_offset - row.local_start_offset for row in rows),
+            local_bytes=0 if is_object else sum(row.local_bytes for row in rows),
+            cold_bytes=size_bytes or sum(row.cold_bytes for row in rows),
+            pieces=sum(row.pieces for row in rows),
+            lag_bytes=sum(row.lag_bytes for row in rows),
+            lag_age_ms=max((row.lag_age_ms for row in rows), default=0),
+            hits=sum(row.hits for row in rows),
+            misses=sum(row.misses for row in rows),
+            last_success_ms=max((row.last_success_ms for row in rows), default=0),
+            state="halted" if halted and state == halted else state,
+            problem=halted or next((row.last_error for row in rows if row.last_error), ""),
+        )
+
     def _row(self, stream: Stream, partition: Partition) -> TierInfo:
         status, lag = partition.tier_status(), partition.tier_lag()
+        outcome = self._tiering.outcome_of(partition)
         start = int(partition.start_offset)
         return TierInfo(
             partition=int(partition.id),
             start_offset=start,
             local_start_offset=int(partition.local_start_offset),
             cold_end_offset=start if status is None else int(status.cold_end_offset),
+            end_offset=int(partition.end_offset),
+            local_bytes=partition.size_bytes if status is None else status.local_bytes,
             pieces=0 if status is None else status.rows,
             cold_bytes=0 if status is None else status.cold_bytes,
             lag_bytes=lag.bytes,
             lag_age_ms=max(0, self._clock.now_ms() - lag.oldest_ms) if lag.bytes else 0,
+            hits=0 if status is None else status.hits,
+            misses=0 if status is None else status.misses,
+            last_success_ms=outcome.success_ms,
+            last_error=outcome.error,
             doomed=0 if status is None else status.doomed,
+            halted="" if status is None else status.halted,
             state=self._state(stream, "" if status is None else status.halted),
         )
 
@@ -120,22 +206,11 @@ class Tiers:
 
     async def offload(self, name: str) -> Offloaded:
         """Seal what a stream holds and move its history to the store now, as its tier says."""
-        stream = self._catalog.get(name)
-        if not stream.config.tier.copies:
-            raise InvalidRequest(
-                f"the stream {name!r} copies nothing to the object store: give it a tier first"
-            )
-        for partition in stream.local:
-            if partition.stopped is None:
-                await self._catalog.shared.syncer.chores.run(partition.log.roll)
-        await self._tiering.once_more()
-        rows = self.rows(name, -1, len(stream.local))
-        return Offloaded(
-            stream=name,
-            pieces=sum(row.pieces for row in rows),
-            cold_bytes=sum(row.cold_bytes for row in rows),
-            lag_bytes=sum(row.lag_bytes for row in rows),
-        )
+        return await offload(self._catalog, self._tiering, name)
+
+    async def adopt(self, name: str) -> Adopted:
+        """Take the rows of a stream's table over that another writer rewrote."""
+        return await adopt(self._catalog, self._tiering, name)
 
     async def bring_back(self, name: str) -> TierTask:
         """Begin to fetch the history of a stream from the store; afterwards nothing is there."""
@@ -153,6 +228,11 @@ class Tiers:
         if not works:
             raise InvalidRequest(
                 f"the stream {name!r} has nothing in the object store, and no tier"
+            )
+        if what == "bring-back" and stream.config.engine == "object":
+            raise InvalidRequest(
+                f"the stream {name!r} has the engine object: there is no disk to bring its history"
+                " back to; it stays readable where it is"
             )
         if stream.config.tier.is_on:
             off = msgspec.structs.replace(

@@ -71,6 +71,16 @@ class TierWork:
             await self._run(work)
         partition.producers.forget_aborted_before(log.local_start_offset)
 
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Held while this tier does something; for work that needs several tiers at once."""
+        return self._turn
+
+    async def run_held(self, work: Callable[[], T]) -> T:
+        """Run work in a thread of the tier. The caller holds `turn`."""
+        assert self._turn.locked()
+        return await self._run(work)
+
     async def bring_back(self) -> bool:
         """Fetch the newest piece that is only in the store; False: there is none."""
         async with self._turn:

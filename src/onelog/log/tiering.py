@@ -81,6 +81,15 @@ class TierLimits(msgspec.Struct, frozen=True, kw_only=True):
     uploads: int = UPLOADS
 
 
+class TierOutcome(msgspec.Struct):
+    """How the last work of a partition's tier with the store ended."""
+
+    success_ms: int = 0
+    """When something was moved or deleted there last; 0: never since the start."""
+    error: str = ""
+    """Why the last try failed; empty: it did not."""
+
+
 class _Waiting(msgspec.Struct):
     """Since when the oldest bytes of a partition wait."""
 
@@ -114,6 +123,8 @@ class Tiering:
         self.buriers: list[Bury] = []
         """Delete objects of partitions that were deleted; who keeps notes of them adds itself."""
         self.counters = TierCounters()
+        self.adoptions = 0
+        """Streams whose rewritten rows are being taken over now."""
         self.limits = TierLimits()
         self._catalog = catalog
         self._clock = clock
@@ -123,6 +134,7 @@ class Tiering:
         self._pool: Pool | None = None
         self._work: dict[Partition, TierWork] = {}
         self._waiting: dict[Partition, _Waiting] = {}
+        self._outcomes: dict[Partition, TierOutcome] = {}
         self._halted: set[str] = set()
         self._lagging: set[str] = set()
         self._stopped = asyncio.Event()
@@ -148,8 +160,13 @@ class Tiering:
         finally:
             self._pass = None
 
+    def outcome_of(self, partition: Partition) -> TierOutcome:
+        """How the last work of a partition's tier ended."""
+        return self._outcomes.setdefault(partition, TierOutcome())
+
     async def once_more(self) -> None:
-        """As `once`, after a pass that is under way."""
+        """As `once`, after a pass that is under way; a store that was away is asked at once."""
+        self._try_at = 0.0
         while self._pass is not None:
             await asyncio.wait([self._pass])
             await asyncio.sleep(0)
@@ -198,6 +215,7 @@ class Tiering:
         there = {partition for _stream, partition in rows}
         self._work = {one: work for one, work in self._work.items() if one in there}
         self._waiting = {one: row for one, row in self._waiting.items() if one in there}
+        self._outcomes = {one: row for one, row in self._outcomes.items() if one in there}
 
     def work_of(self, partition: Partition) -> TierWork | None:
         """The work of a partition's tier; None: it has no tier."""
@@ -228,6 +246,7 @@ class Tiering:
             pass  # the log is being cut: the next round sees what is left
         except Exception as error:  # noqa: BLE001 - the other partitions go on
             self.counters.errors += 1
+            self.outcome_of(partition).error = str(error)
             self._failed(partition, "tiering", error)
         self._watch_lag(partition)
         return copied
@@ -236,7 +255,7 @@ class Tiering:
 
     async def _in_store(self, stream: Stream, work: TierWork) -> bool:
         """What needs the store: whether a piece was copied."""
-        config = stream.config
+        config, outcome = stream.config, self.outcome_of(work.partition)
         try:
             status = work.tier.status()
             if not config.tier.is_on and config.tier.delete_when_off and status.rows:
@@ -251,10 +270,13 @@ class Tiering:
                 now_ms = self._clock.now_ms()
                 self.counters.objects_deleted += await work.settle(now_ms, self.limits.grace_ms)
                 self._answered()
+                outcome.success_ms, outcome.error = now_ms, ""
         except ColdUnavailable as error:
+            outcome.error = str(error)
             self._away(error)
             return False
         except (TierFenced, StorageError) as error:
+            outcome.error = str(error)
             self.counters.errors += 1
             if not self._is_halted(work):
                 self._troubles.note(FAILED, work.partition.place, error)
@@ -379,6 +401,8 @@ class Tiering:
             if not done:
                 self._pass.cancel()
                 return  # its threads end with the process
+        if self.adoptions:
+            return  # they may take long; the table and the manifests know how far they came
         if self._pool is not None:
             pool, self._pool = self._pool, None
             await pool.close()

@@ -16,9 +16,17 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Closed, CorruptBatch, PartitionStopped, StorageFull, Unavailable
+from onelog.base.errors import (
+    Closed,
+    CorruptBatch,
+    NotLeader,
+    PartitionStopped,
+    StorageFull,
+    Unavailable,
+)
 from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
+from onelog.log.compaction import compactable
 from onelog.log.config import StreamConfig
 from onelog.log.partition import Partition
 from onelog.log.pool import Pool
@@ -64,8 +72,10 @@ class Visit(NamedTuple):
     now_ms: int
     pin: Offset | None
     pins_known: bool
-    high_watermark: Offset
-    last_stable_offset: Offset
+    droppable: Offset
+    """Retention may take what lies below it."""
+    compactable: Offset
+    """Compaction may work below it."""
 
     @property
     def has_tier(self) -> bool:
@@ -84,6 +94,8 @@ class Visits:
         self._threads = threads
         self._clock = clock
         self._pins = pins
+        self.spoken_for: Pins = _up_to_the_end
+        """Up to where `pins` names all that durable cursors need; None: up to the end."""
         self._counters = counters
 
     def partitions(self) -> list[tuple[Stream, Partition]]:
@@ -92,13 +104,17 @@ class Visits:
             (stream, partition) for stream in self._catalog.streams() for partition in stream.local
         ]
 
-    def chunks(self, wanted: Callable[[StreamConfig], bool]) -> Iterator[list[Visit]]:
-        """Running partitions of the wanted streams; each chunk is looked at when it is due."""
+    def chunks(
+        self, wanted: Callable[[StreamConfig], bool], *, copies: bool = False
+    ) -> Iterator[list[Visit]]:
+        """Running partitions of the wanted streams that are led here, and `copies` of those that
+        are led elsewhere, if they are wanted, too; each chunk is looked at when it is due."""
         rows = [row for row in self.partitions() if wanted(row[0].config)]
         for chunk in chunks_of(rows, CHUNK):
             visits = []
             for stream, partition in chunk:
-                if partition.stopped is None:
+                is_copy = isinstance(partition.refusal, NotLeader)
+                if partition.stopped is None and (copies or not is_copy):
                     try:
                         visits.append(self._visit(stream, partition))
                     except Exception as error:  # noqa: BLE001 - the others go on
@@ -106,9 +122,12 @@ class Visits:
             yield visits
 
     def _visit(self, stream: Stream, partition: Partition) -> Visit:
-        pin, pins_known = None, True
+        pin, pins_known, droppable = None, True, partition.high_watermark
         try:
             pin = self._pins(stream.name, partition.id)
+            spoken_for = self.spoken_for(stream.name, partition.id)
+            if spoken_for is not None:
+                droppable = min(droppable, spoken_for)
         except Unavailable:
             pins_known = False
         return Visit(
@@ -117,8 +136,8 @@ class Visits:
             self._clock.now_ms(),
             pin,
             pins_known,
-            partition.high_watermark,
-            partition.last_stable_offset,
+            droppable,
+            compactable(partition),
         )
 
     async def in_thread(
@@ -155,6 +174,10 @@ class Visits:
             partition.stop_damaged(partition.start_offset, error)
         elif isinstance(error, PartitionStopped):
             partition.stop(error)
+
+
+def _up_to_the_end(_stream: str, _partition: int) -> Offset | None:
+    return None  # all durable cursors are here
 
 
 def chunks_of(rows: list[_T], size: int) -> Iterator[list[_T]]:

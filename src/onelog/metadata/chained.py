@@ -112,13 +112,18 @@ class ChainedDatabase(LocalDatabase):
         clock: Clock,
         opened: Callable[[Chain], None] = lambda _chain: None,
     ) -> None:
-        """Open the chain. `opened` gets it, in this thread. Raises StoreFenced, ColdDamaged,
-        ColdUnavailable."""
+        """Open the chain. `opened` gets it, in this thread. A copy that lies here proves that the
+        chain exists: a store without it was emptied, or is another one. Raises StoreFenced,
+        ColdDamaged, ColdUnavailable."""
         self._log: list[Note] = []
         self._changes = 0
         self._path = path
         nonce = secrets.token_bytes(NONCE_BYTES)
-        found = run_steps(ChainOpening(chain, node, nonce, MetadataState).run(), store)
+        proof = ""
+        if path.exists() and path.stat().st_size:
+            proof = f"{path} is a copy of the metadata in it (to begin anew, remove that file)"
+        opening = ChainOpening(chain, node, nonce, MetadataState, must_exist=proof)
+        found = run_steps(opening.run(), store)
         for name in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
         if found.state.file:

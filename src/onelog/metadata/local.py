@@ -20,15 +20,15 @@ from onelog.base.clock import Clock
 from onelog.base.errors import Closed, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from onelog.metadata.local_database import LocalDatabase, Revision
 from onelog.metadata.local_leases import LeaseTable
-from onelog.metadata.local_rules import (
+from onelog.metadata.local_watch import LocalWatch
+from onelog.metadata.local_worker import StoreJob, Worker
+from onelog.metadata.rules import (
     check_key,
     check_lease,
     check_text,
     check_txn,
     check_write,
 )
-from onelog.metadata.local_watch import LocalWatch
-from onelog.metadata.local_worker import StoreJob, Worker
 from onelog.metadata.store import Compare, Delete, Entry, Op, Put, Range, TxnResult, Watch
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ EXPIRY_RETRY_S = 1.0
 
 class LocalStore:
     """The store; made by `LocalStore.open`."""
+
+    reconcile_s = 0.0
 
     def __init__(self, path: Path, clock: Clock, make: Callable[[], LocalDatabase]) -> None:
         self._loop = asyncio.get_running_loop()

@@ -12,6 +12,9 @@ Rules:
   made at most once. A new row may have come and gone, so its write is not repeated (I9).
 - If the watch's history ends, the rows are loaded again. While the store cannot be reached, the
   last known rows count, and a standing trouble says so.
+- A store across the network names a time (`reconcile_s`) after which the rows are compared with all
+  keys. A difference that stays means that the watch lost a change: an incident says so, and the
+  rows are loaded again.
 """
 
 from __future__ import annotations
@@ -30,7 +33,17 @@ from onelog.base.errors import (
     Timeout,
     Unavailable,
 )
-from onelog.metadata.store import Compare, Delete, Entry, Event, MetadataStore, Op, Put, Watch
+from onelog.metadata.store import (
+    Compare,
+    Delete,
+    Entry,
+    Event,
+    MetadataStore,
+    Op,
+    Put,
+    Range,
+    Watch,
+)
 from onelog.observe.troubles import Troubles
 
 NOT_WATCHED: Final = "metadata-watch"
@@ -38,6 +51,9 @@ NOT_WATCHED: Final = "metadata-watch"
 
 LISTENER: Final = "metadata-listener"
 """Incidents: the listener of a projection raised."""
+
+LOST: Final = "metadata-lost-change"
+"""Incidents: the watch did not show a change."""
 
 RETRY_S: Final = 1.0
 """Wait before a watch that broke is tried again."""
@@ -139,23 +155,28 @@ class Projection(Generic[V]):
         self._waiter_count = 0
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
+        self._reconciling: asyncio.Task[None] | None = None
         self._closing = False
 
     async def open(self) -> None:
         """Load every row and begin to watch."""
         await self._load()
         self._task = asyncio.create_task(self._follow(), name=f"metadata-watch {self.prefix}")
+        if self._store.reconcile_s:
+            name = f"metadata-reconcile {self.prefix}"
+            self._reconciling = asyncio.create_task(self._reconcile_often(), name=name)
 
     async def close(self) -> None:
         """End the watch; the store stays open. Idempotent."""
         self._closing = True
         if self._watch is not None:
             self._watch.close()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        for task in (self._task, self._reconciling):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._task = self._reconciling = None
         for *_, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(Closed("the change is stored; the server stops"))
@@ -319,6 +340,38 @@ class Projection(Generic[V]):
                 await asyncio.sleep(RETRY_S)
             else:
                 self._watch = None  # the store was closed, as loading finds, or the watch was
+
+    # -- comparing with all keys
+
+    async def _reconcile_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._store.reconcile_s)
+            with contextlib.suppress(Unavailable, Closed):
+                await self.reconcile()
+
+    async def reconcile(self) -> int:
+        """Compare the rows with all keys. How many differ for longer than the watch may take; if
+        any do, all rows are loaded again."""
+        before = self._differences(await self._store.range(self.prefix))
+        if not before:
+            return 0
+        await asyncio.sleep(REACH_TIMEOUT_S)
+        after = self._differences(await self._store.range(self.prefix))
+        lost = before & after
+        if lost:
+            keys = ", ".join(sorted(key for key, *_ in lost)[:5])
+            text = f"the watch did not show {len(lost)} changes, such as those of {keys}"
+            self._troubles.note(LOST, self.prefix, Conflict(text))
+            if self._watch is not None:
+                self._watch.close()  # whoever follows it loads all rows
+        return len(lost)
+
+    def _differences(self, found: Range) -> set[tuple[str, int, int]]:
+        """Rows that are older here than there: the key, its revision here, and there (0: none)."""
+        there = {entry.key: entry.mod_revision for entry in found.entries}
+        here = {key: row.revision for key, row in self._rows.items()}
+        older = {(key, here.get(key, 0), at) for key, at in there.items() if here.get(key, 0) < at}
+        return older | {(key, at, 0) for key, at in here.items() if key not in there}
 
     def _apply(self, events: Sequence[Event]) -> None:
         revision = events[0].entry.mod_revision

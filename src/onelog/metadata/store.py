@@ -94,6 +94,12 @@ class Watch(Protocol):
 class MetadataStore(Protocol):
     """The store."""
 
+    @property
+    def reconcile_s(self) -> float:
+        """How often a reader compares what its watch told with all keys; 0: never, for this
+        store's watch cannot lose a change."""
+        ...
+
     async def get(self, key: str) -> Entry | None:
         """One key, or None."""
         ...
@@ -140,7 +146,8 @@ class MetadataStore(Protocol):
     async def watch(self, prefix: str, from_revision: int = 0) -> Watch:
         """Changes to keys under `prefix` with mod revision >= `from_revision` (0: from now on).
 
-        Raises OffsetOutOfRange when the store no longer has that history: reload, then watch.
+        Raises OffsetOutOfRange, here or in the iteration, when the store no longer has that
+        history: reload, then watch.
         """
         ...
 

@@ -5,6 +5,7 @@ from onelog.net.connections import ConnectionCounters, Connections, connection_s
 from onelog.net.deadline import Deadline
 from onelog.net.gate import Gate, GateLimits
 from onelog.net.listener import Listener, bind
+from onelog.net.login_clock import LoginClock
 from onelog.net.pauses import ByteBound, Pauses
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
 from onelog.net.refusing import Refusing
@@ -27,6 +28,7 @@ __all__ = [
     "ConnectionCounters",
     "connection_samples",
     "Deadline",
+    "LoginClock",
     "OwnedTasks",
     "Pauses",
     "ByteBound",

@@ -56,6 +56,12 @@ class FirstWords(Enum):
     NO_GOOD = "no good"
 
 
+# Python 3.11 looks up a member of an enumeration by calls of functions.
+ENOUGH: Final = FirstWords.ENOUGH
+TOO_FEW: Final = FirstWords.TOO_FEW
+NO_GOOD: Final = FirstWords.NO_GOOD
+
+
 class Arrival:
     """A connection on its way in."""
 
@@ -210,15 +216,15 @@ class WaitingRoom:
 
     def take(self, arrival: Arrival) -> None:
         """Let a connection wait for its first bytes; most clients have sent them by now."""
-        greeting = FirstWords.ENOUGH if self._speaks_first else self._look(arrival)
-        if greeting is not FirstWords.TOO_FEW:
+        greeting = ENOUGH if self._speaks_first else self._look(arrival)
+        if greeting is not TOO_FEW:
             self._meet(arrival, greeting)
             return
         try:
             self._lobby.wait(arrival.fd, arrival)
         except OSError as error:
             _log.error("connection refused", listener=self._listener.name, error=str(error))
-            self._meet(arrival, FirstWords.NO_GOOD)
+            self._meet(arrival, NO_GOOD)
             return
         arrival.join(self)
         self._waiting[arrival.fd] = arrival
@@ -232,10 +238,10 @@ class WaitingRoom:
     def woke(self, arrival: Arrival, is_ending: bool) -> None:
         """Bytes of a peer are there, or the peer has gone."""
         greeting = self._look(arrival)
-        if greeting is FirstWords.TOO_FEW:
+        if greeting is TOO_FEW:
             if not is_ending:
                 return
-            greeting = FirstWords.NO_GOOD  # no more will come
+            greeting = NO_GOOD  # no more will come
         self._forget(arrival)
         self._meet(arrival, greeting)
 
@@ -243,14 +249,14 @@ class WaitingRoom:
         try:
             return self._host.greet(arrival)
         except BlockingIOError:
-            return FirstWords.TOO_FEW
+            return TOO_FEW
         except OSError:
-            return FirstWords.NO_GOOD
+            return NO_GOOD
 
     def _meet(self, arrival: Arrival, greeting: FirstWords) -> None:
         """Serve a connection that waits no more, or close it."""
         self._has_entered = True
-        if greeting is FirstWords.ENOUGH:
+        if greeting is ENOUGH:
             self._host.enter(arrival)
         else:
             self._host.dismissed(arrival, Unserved.GONE)

@@ -27,6 +27,8 @@ it, to begin to serve one takes twice as long."""
 REST_PASSES: Final = 2
 """Passes without a piece, behind each piece that found more work than time: what was begun goes on
 in these."""
+IDLE_S: Final = 0.00001
+"""A pass that took less than this had nothing else to do: it is no rest, unless it is the first."""
 LONG_S: Final = 0.00005
 LONG_PASSES_MAX: Final = 8
 
@@ -135,10 +137,11 @@ class Lobby:
 
     def _do_piece(self) -> None:
         self._is_soon = False
+        now = perf_counter()
         if self._rest:
             self._rest -= 1
-            return  # the sockets are still ready: they wake the next pass
-        now = perf_counter()
+            if self._rest or now - self._woke_s >= IDLE_S:
+                return  # the sockets are still ready: they wake the next pass
         if now - self._woke_s >= LONG_S and self._long_passes < LONG_PASSES_MAX:
             self._long_passes += 1
             return

@@ -35,7 +35,8 @@ def first_bytes(fd: int) -> bytes:
     """The first bytes that a peer has sent; they stay in the buffer of the socket. Raises OSError.
 
     None at all: the peer sends no more."""
-    looking = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
+    # The type of the system's: Python's own object around it costs as much as the call.
+    looking = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
     try:
         return looking.recv(OPENING_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     finally:

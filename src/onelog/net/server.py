@@ -28,7 +28,15 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import ProtocolViolation
 from onelog.base.networks import is_within, parse_networks
 from onelog.net import proxy as proxy_header
-from onelog.net.accepting import Arrival, FirstWords, Unserved, WaitingRoom
+from onelog.net.accepting import (
+    ENOUGH,
+    NO_GOOD,
+    TOO_FEW,
+    Arrival,
+    FirstWords,
+    Unserved,
+    WaitingRoom,
+)
 from onelog.net.client_hello import has_hello, wait_for_hello
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
@@ -162,25 +170,25 @@ class ServedListener:
             return self._greet_secure(arrival)
         first = first_bytes(arrival.fd)
         if not first:
-            return FirstWords.NO_GOOD
+            return NO_GOOD
         words = None if self._proxy is not None else self._opening(first)
         if words is None:
-            return FirstWords.ENOUGH
+            return ENOUGH
         _log.info(
             "a peer does not speak what this listener serves",
             listener=self.listener.name,
             peer=arrival.host,
         )
         say_last(arrival.fd, words)
-        return FirstWords.NO_GOOD
+        return NO_GOOD
 
     def _greet_secure(self, arrival: Arrival) -> FirstWords:
         assert arrival.sock is not None
         try:
-            return FirstWords.ENOUGH if has_hello(arrival.sock) else FirstWords.TOO_FEW
+            return ENOUGH if has_hello(arrival.sock) else TOO_FEW
         except ProtocolViolation as error:
             self._debug_failed(arrival, str(error))
-            return FirstWords.NO_GOOD
+            return NO_GOOD
 
     def dismissed(self, arrival: Arrival, why: Unserved) -> None:
         """A connection ends before it was served."""

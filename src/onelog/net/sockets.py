@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
+from weakref import WeakSet
 
 from onelog.base.errors import ConfigError
 from onelog.kernel import COMPILED, SocketSet, SocketTransport, probe_ring
@@ -76,6 +77,10 @@ def chosen_backend(name: str) -> str:
     return EPOLL if name == RING and not has_ring() else name
 
 
+_served_by_loop: Final[WeakSet[asyncio.AbstractEventLoop]] = WeakSet()
+"""Loops whose own transports serve plain TCP: the log says so once."""
+
+
 class SharedSockets:
     """A listener's share in the set of its loop."""
 
@@ -112,5 +117,9 @@ def open_sockets(name: str) -> SharedSockets | None:
     backend = chosen_backend(name)
     opened = BACKENDS[backend][0]
     if opened is None:
+        loop = asyncio.get_running_loop()
+        if loop not in _served_by_loop:
+            _served_by_loop.add(loop)
+            _log.info("plain TCP has the transports of the loop", backend=backend)
         return None
     return SharedSockets((asyncio.get_running_loop(), backend), opened)

@@ -8,6 +8,7 @@ stay, and a trouble stands.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -73,15 +74,38 @@ def server_context(settings: TlsSettings, name: str = "tls") -> ssl.SSLContext:
     return context
 
 
-class Tls:
-    """The TLS of one listener; `context` is always the current one."""
+def mutual_context(settings: TlsSettings, name: str = "tls") -> ssl.SSLContext:
+    """A context for a client that shows a certificate to servers whose certificates are signed by
+    `client_ca_file`. The caller checks the name in the server's certificate. Raises ConfigError."""
+    _check_readable("cert_file", settings.cert_file, name)
+    _check_readable("key_file", settings.key_file, name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _VERSIONS[settings.version_min]
+    context.check_hostname = False
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: b"")
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(_explain_pair(settings, name, error)) from None
+    _load_client_ca(context, settings, name)
+    return context
 
-    def __init__(self, settings: TlsSettings, clock: Clock, name: str = "tls") -> None:
+
+class Tls:
+    """The TLS of one listener, or of those who dial; `context` is always the current one."""
+
+    def __init__(
+        self,
+        settings: TlsSettings,
+        clock: Clock,
+        name: str = "tls",
+        make: Callable[[TlsSettings, str], ssl.SSLContext] = server_context,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._name = name
+        self._make = make
         self._stamps = _stamps(settings)
-        self._context = server_context(settings, name)
+        self._context = make(settings, name)
         self._look_at = clock.monotonic() + CHECK_INTERVAL_S
         self.reloads = 0
         """How often changed files were taken."""
@@ -102,7 +126,7 @@ class Tls:
 
     def _reload(self) -> None:
         try:
-            self._context = server_context(self._settings, self._name)
+            self._context = self._make(self._settings, self._name)
         except ConfigError as error:
             _log.error("changed TLS files cannot be used, the old ones stay", error=str(error))
             if self.troubles is not None:

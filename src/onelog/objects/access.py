@@ -38,8 +38,8 @@ class Access(Protocol):
         """
         ...
 
-    def get(self, name: str) -> bytes:
-        """All bytes of a name."""
+    def get(self, name: str) -> Buffer:
+        """All bytes of a name. Nobody changes the buffer."""
         ...
 
     def get_range(self, name: str, start: int, length: int) -> Buffer:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from onelog.base.errors import ColdUnavailable, ConfigError, InvalidRequest, NotFound
 from onelog.objects.access import Buffer, NameTaken, StoredObject
+from onelog.objects.clouds import AZURE, cloud_of, endpoint_of
 from onelog.objects.credentials import Credentials, State
 from onelog.objects.failures import explained
 
@@ -59,7 +59,6 @@ _CLIENT: Final = (
     "root_certificate",
 )
 """Options of the connection; all others are those of the store."""
-_ENDPOINTS: Final = ("aws_endpoint", "aws_endpoint_url", "endpoint", "endpoint_url")
 _BYTES_PER_S_MIN: Final = 1_000_000
 RETRIES: Final = 2
 _CONNECT_S: Final = 5.0
@@ -86,7 +85,8 @@ class BucketAccess:
         self._retries = retries
         self._deadline_s = settings.deadline_ms / 1000
         self._credentials = Credentials(settings.options)
-        self._endpoint = _endpoint(settings.options)
+        self._endpoint = endpoint_of(settings.url, settings.options)
+        self._begins_early = cloud_of(settings.url) is AZURE
         self._lock = threading.Lock()
         self._looked_at = 0.0
         self._clients: _Clients | None = None
@@ -183,10 +183,10 @@ class BucketAccess:
         )
         return -(-size_bytes // PART_BYTES) + 2  # beginning and ending it are requests, too
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str) -> Buffer:
         """See `Access`."""
         return self._asked(
-            name, PART_BYTES, lambda client: bytes(obstore.get(client, name).bytes())
+            name, PART_BYTES, lambda client: memoryview(obstore.get(client, name).bytes())
         )
 
     def get_range(self, name: str, start: int, length: int) -> Buffer:
@@ -201,13 +201,23 @@ class BucketAccess:
 
     def get_suffix(self, name: str, length: int) -> bytes:
         """See `Access`."""
-        return self._asked(
-            name,
-            length,
-            lambda client: bytes(
-                obstore.get(client, name, options={"range": {"suffix": length}}).bytes()
-            ),
-        )
+
+        def ask(client: Any) -> bytes:
+            try:
+                found = obstore.get(client, name, options={"range": {"suffix": length}})
+            except NotSupportedError:  # Azure has no such ranges: its size is asked for first
+                size_bytes = _size_bytes(client, name)
+                start = max(0, size_bytes - length)
+                if start == size_bytes:
+                    return b""
+                return bytes(obstore.get_range(client, name, start=start, end=size_bytes))
+            return bytes(found.bytes())
+
+        return self._asked(name, length, ask)
+
+    def size_bytes(self, name: str) -> int:
+        """How long a name is. Raises NotFound."""
+        return self._asked(name, 0, lambda client: _size_bytes(client, name))
 
     def list(self, prefix: str, after: str) -> Iterator[StoredObject]:
         """See `Access`."""
@@ -220,6 +230,9 @@ class BucketAccess:
             if not page:
                 return
             for row in page:
+                # A store that does not know the parameter (Azurite) lists from the beginning.
+                if self._begins_early and row["path"] <= after:
+                    continue
                 modified_ms = int(row["last_modified"].timestamp() * 1000)
                 yield StoredObject(row["path"], row["size"], modified_ms)
 
@@ -244,10 +257,13 @@ class BucketAccess:
 
         def ask(client: Any) -> None:
             found = obstore.get(client, name)
-            data, tag = bytes(found.bytes()), found.meta["e_tag"]
+            data, meta = bytes(found.bytes()), found.meta
+            # Google's condition is the version; the key is left out where a store has none.
+            held: Any = {"e_tag": meta["e_tag"]}
+            if meta.get("version"):
+                held["version"] = meta["version"]
             try:
-                # Without the key `version` where the store has none: it takes no None.
-                obstore.put(client, name, data, use_multipart=False, mode={"e_tag": tag})
+                obstore.put(client, name, data, use_multipart=False, mode=held)
             except (NotImplementedError, NotSupportedError):
                 obstore.put(client, name, data, use_multipart=False)
 
@@ -282,6 +298,10 @@ class BucketAccess:
         raise AssertionError("the second try returns or raises")
 
 
-def _endpoint(options: Mapping[str, str]) -> str:
-    told = next((options[name] for name in _ENDPOINTS if name in options), "")
-    return told or os.environ.get("AWS_ENDPOINT_URL", "")
+def _size_bytes(client: Any, name: str) -> int:
+    try:
+        return int(obstore.head(client, name)["size"])
+    except FileNotFoundError:
+        # No answer to a HEAD has a body, which would say that the bucket is missing.
+        obstore.get_range(client, name, start=0, length=1)
+        raise

@@ -3,8 +3,9 @@
 Rules: every method may be called from any thread. `lock` guards the line and whatever its owner
 keeps beside it; nobody holds it while the store is asked. A write that fails is tried again with
 the same bytes until it is in, so "perhaps" becomes "yes". A fence, or any other object in our
-place, ends the chain for good: `error` is set, and everybody who waits gets it. The owner's hooks
-(`ChainOwner`) are called with the lock held, in the order of the chain.
+place, ends the chain for good: `error` is set, and everybody who waits gets it. A chain that writes
+nothing looks for such an object each `LOOK_S`, so that a broker that was replaced knows it. The
+owner's hooks (`ChainOwner`) are called with the lock held, in the order of the chain.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import (
     Closed,
     ColdUnavailable,
+    NotFound,
     OnelogError,
     StorageError,
     StoreFenced,
@@ -36,6 +38,8 @@ from onelog.objects.store import ObjectStore, Taken
 
 BACK_OFF_S: Final = 0.1
 BACK_OFF_MAX_S: Final = 30.0
+LOOK_S: Final = 10.0
+"""How often a chain that writes nothing looks for another writer."""
 
 
 class ChainSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +117,16 @@ class Chain:
         self._owner = owner
         self._clock = clock
         self._closing = False
+        self._ended = threading.Event()
+        self._proved_at = time.monotonic()
+        """When the store last showed that this chain is ours."""
         self._threads = [
             threading.Thread(target=self._work, name=f"chain-{name}-{number}", daemon=True)
             for number in range(threads)
         ]
+        self._threads.append(
+            threading.Thread(target=self._look_on, name=f"chain-{name}-look", daemon=True)
+        )
         for thread in self._threads:
             thread.start()
 
@@ -203,11 +213,11 @@ class Chain:
             try:
                 faults.hit("chain.put")
                 self._store.create(name, bulk.wal.parts)
-            except ColdUnavailable as error:
+            except (ColdUnavailable, OSError) as error:
                 tries += 1
-                self._failed(error, tries)
+                self._failed(_away(name, error), tries)
             except Taken as taken:
-                self.end(self._fenced(taken))
+                self.end(self._fenced(taken.name))
             except Exception as error:  # noqa: BLE001 - nobody may wait for ever over a defect
                 self.end(StorageError(f"writing {name} failed: {error!r}; restart the broker"))
             else:
@@ -242,6 +252,7 @@ class Chain:
             figures.put_s += took_s
             figures.put_s_max = max(figures.put_s_max, took_s)
             figures.failures = 0
+            self._proved_at = time.monotonic()
             recovered = self.failing_since is not None
             self.failing_since = None
             self.line.speed_up()
@@ -255,10 +266,10 @@ class Chain:
             for waiter in counted.waiters:
                 waiter.wake(None)
 
-    def _fenced(self, taken: Taken) -> StoreFenced:
+    def _fenced(self, name: str) -> StoreFenced:
         return StoreFenced(
             f"another broker took over {names.chains_of(self.name)} of {self._store.url}: it wrote"
-            f" {taken.name}. This broker writes no more; only one broker may use a store's prefix"
+            f" {name}. This broker writes no more; only one broker may use a store's prefix"
             " at a time: stop one of them, and restart the other"
         )
 
@@ -268,6 +279,7 @@ class Chain:
             if self.error is not None:
                 return
             self.error = error
+            self._ended.set()
             self._owner.chain_ended(error)
             waiting = self.line.give_up()
             self._changed.notify_all()
@@ -275,6 +287,52 @@ class Chain:
         self.on_trouble()
         for waiter in waiting:
             waiter.wake(again(error))
+
+    # Looking, in a thread of its own.
+
+    def _look_on(self) -> None:
+        wait_s = LOOK_S
+        while not self._ended.wait(wait_s):
+            wait_s = self._proved_at + LOOK_S - time.monotonic()
+            if wait_s <= 0:
+                self.look()
+                wait_s = LOOK_S
+
+    def look(self) -> None:
+        """If nothing is being written: ask the store whether somebody else wrote the object that
+        would come next. It blocks."""
+        with self.lock:
+            if self.error is not None or not self.line.is_idle:
+                return  # whoever writes finds out
+            seq = self.line.seq + 1
+        name = names.chain_wal(self.name, self.line.epoch, seq)
+        try:
+            self._store.get(name)
+        except NotFound:
+            self._looked(None)
+        except ColdUnavailable as error:
+            self._looked(error)
+        except Exception as error:  # noqa: BLE001 - a write would tell it, too
+            self._looked(ColdUnavailable(f"looking for {name} failed: {error!r}"))
+        else:
+            with self.lock:
+                is_ours = self.line.seq >= seq
+            if not is_ours:
+                self.end(self._fenced(name))
+
+    def _looked(self, failure: ColdUnavailable | None) -> None:
+        with self.lock:
+            if self.error is not None or not self.line.is_idle:
+                return
+            has_changed = (failure is None) != (self.failing_since is None)
+            if failure is None:
+                self._proved_at = time.monotonic()
+                self.failing_since = None
+            else:
+                self.last_failure = failure
+                self.failing_since = self.failing_since or time.monotonic()
+        if has_changed:
+            self.on_trouble()
 
     # Checkpoints. One thread at a time, and it blocks.
 
@@ -324,3 +382,9 @@ class Chain:
         self.end(Closed(f"the chain {self.name} of {self._store.url} is closed"))
         for thread in self._threads:
             thread.join(max(0.1, ends - time.monotonic()))
+
+
+def _away(name: str, error: ColdUnavailable | OSError) -> ColdUnavailable:
+    if isinstance(error, ColdUnavailable):
+        return error
+    return ColdUnavailable(f"{name} could not be written: {error}; it is tried again")

@@ -8,6 +8,8 @@ Rules, each of which the model of tests/property/test_chain_model.py found to be
 - Checkpoints are listed again after the fence. One at or behind the hole means that the hole was a
   deleted object: begin anew behind it. An object that goes while it is read means the same.
 - `base` is looked for after the fence: without it the epoch never wrote anything, and never will.
+- Bytes also go bad on their way: an object whose checksum does not hold is read `READS` times
+  before it counts as damaged.
 - A start that finds a newer epoch at its end gives up before it deletes anything: the broker of
   that epoch may stand on the same objects, or have deleted what was read here.
 - The steps are a generator without IO (`chain_requests.py`).
@@ -20,12 +22,15 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from onelog.base.errors import ColdDamaged, StoreFenced
 from onelog.objects import names
+from onelog.objects.access import Buffer
 from onelog.objects.chain_requests import ChainRequest, CreateObject, GetObjects, ListNames
 from onelog.objects.checkpoint import VERSION, ChainCheckpoint, ChainPlace
 from onelog.objects.wal import FENCE_BYTES_MAX, Wal, decode_wal, encode_fence, fenced_by
 
 AT_ONCE: Final = 8
 """Objects that are asked for together."""
+READS: Final = 3
+"""How often an object is read whose bytes do not hold what they should."""
 _TRIES_MAX: Final = 1000
 """How often a start begins anew before it gives up."""
 
@@ -55,6 +60,7 @@ class ChainState(Protocol):
 
 
 S = TypeVar("S", bound=ChainState)
+T = TypeVar("T")
 
 
 class OpenedChain(NamedTuple, Generic[S]):
@@ -90,7 +96,7 @@ class ChainOpening(Generic[S]):
         self._must_exist = must_exist
         self._epoch = 0
         self._fences: set[ChainPlace] = set()
-        self._found: dict[str, bytes] = {}
+        self._found: dict[str, Buffer] = {}
         """Objects that came back in place of a fence."""
         self._last = 0
         """The highest number that was listed, with or without a hole before it."""
@@ -115,7 +121,8 @@ class ChainOpening(Generic[S]):
             if not found and self._must_exist:
                 raise ColdDamaged(
                     f"the store has no chain {names.chains_of(self._name)}, but"
-                    f" {self._must_exist}: check store.url, or restore the bucket"
+                    f" {self._must_exist}. Was it emptied, or is it not mounted? Check store.url"
+                    " and node.id, or restore the bucket from a copy"
                 )
             last = _place(found[0][0]).epoch if found else 0
             name = names.chain_open(self._name, last + 1)
@@ -165,7 +172,7 @@ class ChainOpening(Generic[S]):
         (data,) = (yield GetObjects((name,))) if seq else (base,)
         if data is None:
             raise _BeginAnew(name)
-        checkpoint = ChainCheckpoint.decode(data, name)
+        checkpoint = yield from self._read(_checkpoint, data, name)
         if (checkpoint.epoch, checkpoint.seq) != (epoch, seq):
             raise ColdDamaged(f"{name} holds the checkpoint of another place: restore it")
         self._fences.update(checkpoint.fences)
@@ -183,7 +190,10 @@ class ChainOpening(Generic[S]):
             return
         name = names.chain_wal(self._name, epoch, self._last)
         (data,) = yield GetObjects((name,))
-        if data is not None and decode_wal(data, name).header.known >= hole:
+        if data is None:
+            return
+        last = yield from self._read(decode_wal, data, name)
+        if last.header.known >= hole:
             lost = names.chain_wal(self._name, epoch, hole)
             raise ColdDamaged(
                 f"the WAL object {lost} was in the store and is gone, with messages that were"
@@ -206,20 +216,34 @@ class ChainOpening(Generic[S]):
                 (data,) = yield GetObjects((name,))
                 if data is None:
                     raise _BeginAnew(name)
-                if self._is_closed(data, name):
+                if (yield from self._is_closed(data, name)):
                     return seq
             seq += 1
         while True:
             name = names.chain_wal(self._name, epoch, seq)
             fence = encode_fence(self._node, epoch, seq, self._nonce, self._epoch)
             found = yield CreateObject(name, fence, "open.fence")
-            if found is None or self._is_closed(found, name):
+            if found is None or (yield from self._is_closed(found, name)):
                 return seq
             seq += 1
 
-    def _is_closed(self, data: bytes, name: str) -> bool:
+    def _read(
+        self, decode: Callable[[Buffer, str], T], data: Buffer, name: str
+    ) -> Generator[ChainRequest, Any, T]:
+        """What an object holds whose bytes came as `data`. Raises ColdDamaged."""
+        for _ in range(READS - 1):
+            try:
+                return decode(data, name)
+            except ColdDamaged:
+                (found,) = yield GetObjects((name,))
+            if found is None:
+                raise _BeginAnew(name)
+            data = found
+        return decode(data, name)
+
+    def _is_closed(self, data: Buffer, name: str) -> Generator[ChainRequest, Any, bool]:
         """Whether an object is the fence of an older starter; a newer one's ends this start."""
-        wal = decode_wal(data, name)
+        wal = yield from self._read(decode_wal, data, name)
         if not wal.is_fence:
             self._found[name] = data
             return False
@@ -237,7 +261,7 @@ class ChainOpening(Generic[S]):
             for place, name, data in zip(group, asked, found, strict=True):
                 if data is None:
                     raise _BeginAnew(name)
-                state.supply(self._checked(data, name, place))
+                state.supply((yield from self._checked(data, name, place)))
 
     def _apply(
         self, state: S, checkpoint: ChainCheckpoint, hole: int
@@ -257,7 +281,7 @@ class ChainOpening(Generic[S]):
                 data = self._found.pop(name)
                 if data is None:
                     raise _BeginAnew(name)
-                wal = self._checked(data, name, ChainPlace(epoch, seq))
+                wal = yield from self._checked(data, name, ChainPlace(epoch, seq))
                 if wal.header.link != link or wal.header.nonce != checkpoint.nonce or wal.is_fence:
                     raise ColdDamaged(
                         f"{name} is not the object that was written behind the one before it:"
@@ -266,8 +290,10 @@ class ChainOpening(Generic[S]):
                 state.apply(wal)
                 link = wal.crc
 
-    def _checked(self, data: bytes, name: str, place: ChainPlace) -> Wal:
-        wal = decode_wal(data, name)
+    def _checked(
+        self, data: Buffer, name: str, place: ChainPlace
+    ) -> Generator[ChainRequest, Any, Wal]:
+        wal = yield from self._read(decode_wal, data, name)
         if (wal.header.node, wal.header.epoch, wal.header.seq) != (self._node, *place):
             raise ColdDamaged(f"{name} holds another object of a chain: restore it from a copy")
         return wal
@@ -277,6 +303,10 @@ class ChainOpening(Generic[S]):
             f"the chain {names.chains_of(self._name)} belongs to another broker: {why}; only one"
             " broker may use a store's prefix at a time: stop one of them"
         )
+
+
+def _checkpoint(data: Buffer, name: str) -> ChainCheckpoint:
+    return ChainCheckpoint.decode(bytes(data), name)
 
 
 def _place(name: str) -> names.ChainName:

@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from onelog.base import faults
-from onelog.base.errors import NotFound
+from onelog.base.errors import ColdUnavailable, NotFound
+from onelog.objects.access import Buffer
 from onelog.objects.store import ObjectStore, Taken
 
 READERS: Final = 4
@@ -78,9 +79,9 @@ class _Reads:
     def __init__(self, store: ObjectStore, pool: ThreadPoolExecutor) -> None:
         self._store = store
         self._pool = pool
-        self._coming: dict[str, Future[bytes | None]] = {}
+        self._coming: dict[str, Future[Buffer | None]] = {}
 
-    def get(self, request: GetObjects) -> list[bytes | None]:
+    def get(self, request: GetObjects) -> list[Buffer | None]:
         """The objects of a request."""
         asked = [
             self._coming.pop(name) if name in self._coming else self._ask(name)
@@ -89,7 +90,7 @@ class _Reads:
         self._coming.update((name, self._ask(name)) for name in request.ahead)
         return [future.result() for future in asked]
 
-    def _ask(self, name: str) -> Future[bytes | None]:
+    def _ask(self, name: str) -> Future[Buffer | None]:
         return self._pool.submit(_get, self._store, name)
 
     def forget(self) -> None:
@@ -104,7 +105,7 @@ def _answer(store: ObjectStore, request: ChainRequest) -> Any:
         case ListNames(prefix, limit):
             return [(row.name, row.size_bytes) for row in store.list(prefix, limit=limit)]
         case CreateObject(name, data, point):
-            faults.hit(point)
+            _pass(point, name)
             try:
                 store.create(name, [data])
             except Taken as taken:
@@ -112,13 +113,21 @@ def _answer(store: ObjectStore, request: ChainRequest) -> Any:
             return None
         case DeleteObjects(names):
             for at in range(0, len(names), DELETED_AT_ONCE):
-                faults.hit("doom.delete")
+                _pass("doom.delete", names[at])
                 store.delete(names[at : at + DELETED_AT_ONCE])
             return None
 
 
-def _get(store: ObjectStore, name: str) -> bytes | None:
+def _pass(point: str, name: str) -> None:
+    """A fault point that fails as a store does."""
     try:
-        return store.get(name)
+        faults.hit(point)
+    except OSError as error:
+        raise ColdUnavailable(f"{name} could not be reached: {error}") from error
+
+
+def _get(store: ObjectStore, name: str) -> Buffer | None:
+    try:
+        return store.get_view(name)
     except NotFound:
         return None

@@ -17,11 +17,15 @@ from onelog.base.errors import ColdUnavailable
 
 FILE: Final = "credentials_file"
 PROFILE: Final = "profile"
+ROOTS: Final = "root_certificate"
+"""Certificates to trust beside those of the system: a file, or what would stand in it (PEM)."""
+_PEM: Final = "-----BEGIN"
 KEYS: Final = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SHORT: Final = {"access_key_id": KEYS[0], "secret_access_key": KEYS[1], "token": KEYS[2]}
 _ENVIRONMENT: Final = ("AWS_", "GOOGLE_", "AZURE_")
 _FILES: Final = (
     FILE,
+    ROOTS,
     "google_service_account",
     "google_service_account_path",
     "google_application_credentials",
@@ -60,6 +64,8 @@ class Credentials:
         }
         if self._file is not None and KEYS[0] not in words:
             words |= self._from_file(self._file)
+        if _PEM not in words.get(ROOTS, _PEM):
+            words[ROOTS] = _certificates(Path(words[ROOTS]).expanduser())
         return words
 
     def _from_file(self, file: Path) -> dict[str, str]:
@@ -84,6 +90,22 @@ class Credentials:
             )
         found = {key: parser.get(self._profile, key, fallback="") for key in KEYS}
         return {key: value for key, value in found.items() if value}
+
+
+def _certificates(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no PEM file"
+        raise ColdUnavailable(
+            f"{ROOTS} in store.options cannot be read: {file}: {why}", "refused"
+        ) from None
+    if _PEM not in text:
+        raise ColdUnavailable(
+            f"{ROOTS} in store.options: {file} holds no certificate in PEM form ({_PEM} …)",
+            "refused",
+        )
+    return text
 
 
 def _stamp(file: str) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from onelog.base.errors import ColdUnavailable, NotFound, OnelogError, StoreTrouble
+from onelog.objects.clouds import cloud_of
 
 _CLOCK_S: Final = 5.0
 """How long a store may take to say what time it is."""
@@ -30,7 +31,9 @@ class StoreFailure(NamedTuple):
 
 FAILURES: Final = (
     StoreFailure(
-        re.compile(r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist"),
+        re.compile(
+            r"NoSuchBucket|ContainerNotFound|The specified (?:bucket|container) does not exist"
+        ),
         "bucket",
         "{where} has no bucket {bucket}: make it, or check the address {url}",
     ),
@@ -38,6 +41,11 @@ FAILURES: Final = (
         re.compile(r"RequestTimeTooSkewed|RequestExpired|RequestHasExpired"),
         "clock",
         "{where} refuses our clock{skew}: set the clocks right (NTP), then it goes on by itself",
+    ),
+    StoreFailure(
+        re.compile(r"no (?:valid )?credential|NoCredentials|169\.254\.169\.254", re.IGNORECASE),
+        "refused",
+        "credentials for {where} are missing: set {keys} in the environment of `onelog serve`",
     ),
     StoreFailure(
         re.compile(
@@ -48,12 +56,6 @@ FAILURES: Final = (
         "{where} does not let this process into {url} ({code}): check the key"
         " (store.options, its credentials_file, or the environment of `onelog serve`), and let it"
         " read, write, list and delete in bucket {bucket}",
-    ),
-    StoreFailure(
-        re.compile(r"no (?:valid )?credential|NoCredentials|169\.254\.169\.254", re.IGNORECASE),
-        "refused",
-        "credentials for {where} are missing: set credentials_file in store.options, or"
-        " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of `onelog serve`",
     ),
     StoreFailure(
         re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"),
@@ -71,18 +73,20 @@ FAILURES: Final = (
         " ask for more, or spread the load",
     ),
 )
+_CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 
 
 def explained(url: str, endpoint: str, name: str, error: Exception) -> OnelogError:
     """The error in our words. `endpoint` is empty for the cloud's own."""
-    text = str(error).partition("\n\nDebug source")[0]
+    text, _, inner = str(error).partition("\n\nDebug source")
     where = endpoint or "the store"
     bucket = url.partition("://")[2].partition("/")[0]
+    cloud = cloud_of(url)
     for failure in FAILURES:
         if failure.pattern.search(text):
             code = _CODE.search(text)
-            skew = _difference(endpoint) if failure.reason == "clock" else ""
+            skew = _difference(endpoint or cloud.clock) if failure.reason == "clock" else ""
             return ColdUnavailable(
                 failure.line.format(
                     url=url,
@@ -90,14 +94,22 @@ def explained(url: str, endpoint: str, name: str, error: Exception) -> OnelogErr
                     bucket=bucket,
                     code=code[1] if code else "403",
                     skew=skew,
+                    keys=cloud.keys,
                 ),
                 failure.reason,
             )
+    if distrust := _CERTIFICATE.search(inner):
+        return ColdUnavailable(
+            f"the certificate of {where} is not trusted ({distrust[1]}): set root_certificate in"
+            " store.options to the file of the authority that issued it (PEM), or check that the"
+            " address has the name that the certificate is for",
+            "refused",
+        )
     if isinstance(error, FileNotFoundError):
         return NotFound(f"{url}: {name} is missing")
     return ColdUnavailable(
         f"{url}: {name} could not be reached ({_first_line(text)}): check that the store runs, its"
-        " address (aws_endpoint in store.options) and the network"
+        f" address ({cloud.endpoints[0]} in store.options) and the network"
     )
 
 
@@ -119,7 +131,7 @@ def _difference(endpoint: str) -> str:
 
 def store_date(endpoint: str) -> datetime.datetime | None:
     """The clock of a store, by the `Date` of any answer; None: it does not say."""
-    parts = urlsplit(endpoint or "https://s3.amazonaws.com")
+    parts = urlsplit(endpoint)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_CLOCK_S)
     try:

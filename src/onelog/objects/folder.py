@@ -2,7 +2,9 @@
 
 Rules: a name appears whole and synced, or not at all: its bytes are written beside it, synced, and
 then linked (a new name) or renamed; the folders above it are synced before the answer. Files that
-a crash left half written end with `.tmp` and are no objects; they go when they are a day old.
+a crash left half written end with `.tmp` and are no objects; they go when they are a day old. A
+folder that vanished, or that got empty, is away: nothing is written where it was, and no object of
+it is taken for deleted.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class FolderAccess:
             )
         self._was_there = self._root.is_dir()
         """Only the folder of a new store is made here."""
+        self._was_used = False
+        """Whether anything was in it: folders below it stay for ever, so it never gets empty."""
 
     def put(
         self, name: str, parts: Sequence[Buffer], size_bytes: int, *, is_new: bool = False
@@ -71,7 +75,7 @@ class FolderAccess:
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
-        self._was_there = True
+        self._was_there = self._was_used = True
         return 1
 
     def _make(self, folder: Path) -> None:
@@ -175,6 +179,20 @@ class FolderAccess:
                 "bucket",
             )
         self._was_there = True
+        was_used = self._was_used  # another thread may put the first object while we look
+        try:
+            with os.scandir(self._root) as entries:
+                is_empty = next(entries, None) is None
+        except OSError as error:
+            raise self._failed("", error) from error
+        if is_empty and was_used:
+            raise ColdUnavailable(
+                f"the folder {self._root} is empty, and it held objects: it was emptied, or what"
+                " was mounted there is gone. Mount it again, or restore it from a copy",
+                "bucket",
+            )
+        if not is_empty:
+            self._was_used = True
 
     def _failed(self, name: str, error: OSError) -> StorageError:
         told = f"file://{self._root}: {name}: {error.strerror or error}"

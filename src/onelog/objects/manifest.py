@@ -13,20 +13,17 @@ from typing import Final
 
 import msgspec
 
-from onelog.base.errors import ColdDamaged, CorruptBatch, MessageTooLarge
-from onelog.kernel import crc32c
+from onelog.base.errors import ColdDamaged
+from onelog.objects.envelope import Envelope
 from onelog.objects.rows import Row, check_rows
-from onelog.record import compression
 
 VERSION: Final = 1
 NONCE_BYTES: Final = 16
 MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
 """Bytes that a manifest may inflate to: about 800,000 rows."""
-PLAIN_BYTES: Final = 1024
-"""A shorter manifest is not compressed."""
-_MAGIC: Final = b"OLM1"
-_HEAD: Final = struct.Struct("<4sIIB")  # magic, CRC-32C of byte 8 on, bytes inflated, zstd
-_COVERED: Final = 8
+_ENVELOPE: Final = Envelope(
+    b"OLM1", MANIFEST_BYTES_MAX, about="", advice="an older manifest may be whole"
+)
 
 
 class Doomed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,25 +59,25 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> bytes:
         """The bytes of the object."""
-        return _framed(msgspec.msgpack.encode(self))
+        return _ENVELOPE.seal(msgspec.msgpack.encode(self))
 
     @staticmethod
     def decode(data: bytes, name: str = "the manifest") -> Manifest:
         """A manifest whose checksum holds and whose rows are in order. Raises ColdDamaged."""
-        body = _body(data, name)
+        body = _ENVELOPE.open(data, name)
         try:
             found = _decoder.decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise _damaged(name, f"its body cannot be read ({error})") from None
+            raise _ENVELOPE.damaged(name, f"its body cannot be read ({error})") from None
         if found.version != VERSION:
             raise ColdDamaged(
                 f"{name} has format {found.version}, this program reads {VERSION}: use the version"
                 " of OneLog that wrote it"
             )
         if found.seq < 1 or found.start < 0 or found.partition < 0:
-            raise _damaged(name, "its number, start or partition is impossible")
+            raise _ENVELOPE.damaged(name, "its number, start or partition is impossible")
         if len(found.nonce) != NONCE_BYTES:
-            raise _damaged(name, f"its nonce has {len(found.nonce)} bytes")
+            raise _ENVELOPE.damaged(name, f"its nonce has {len(found.nonce)} bytes")
         check_rows(found.rows, name)
         return found
 
@@ -99,43 +96,10 @@ def encode_with(head: Manifest, count: int, rows: bytes) -> bytes:
     body += _array_head(count) + rows
     for field in fields[at + 1 :]:
         body += msgspec.msgpack.encode(field)
-    return _framed(bytes(body))
+    return _ENVELOPE.seal(bytes(body))
 
 
 def _array_head(count: int) -> bytes:
     if count < 16:
         return bytes((0x90 | count,))
     return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
-
-
-def _framed(body: bytes) -> bytes:
-    assert len(body) <= MANIFEST_BYTES_MAX, "a manifest has too many rows"
-    packed = len(body) > PLAIN_BYTES
-    rest = struct.pack("<IB", len(body), packed)
-    rest += compression.deflate(compression.ZSTD, body) if packed else body
-    return _MAGIC + struct.pack("<I", crc32c(rest)) + rest
-
-
-def _damaged(name: str, why: str) -> ColdDamaged:
-    return ColdDamaged(f"{name} is damaged: {why}; an older manifest may be whole")
-
-
-def _body(data: bytes, name: str) -> bytes:
-    if len(data) < _HEAD.size:
-        raise _damaged(name, f"it has only {len(data)} bytes")
-    magic, crc, size, packed = _HEAD.unpack_from(data)
-    if magic != _MAGIC:
-        raise _damaged(name, "it does not begin with OLM1")
-    if crc32c(memoryview(data)[_COVERED:]) != crc:
-        raise _damaged(name, "its checksum does not hold")
-    if packed > 1 or size > MANIFEST_BYTES_MAX:
-        raise _damaged(name, f"its header is impossible (flag {packed}, {size} bytes)")
-    body = data[_HEAD.size :]
-    if packed:
-        try:
-            body = compression.inflate(compression.ZSTD, body, size)
-        except (CorruptBatch, MessageTooLarge) as error:
-            raise _damaged(name, str(error)) from None
-    if len(body) != size:
-        raise _damaged(name, f"its body has {len(body)} bytes, its header says {size}")
-    return body

@@ -201,6 +201,11 @@ def parse_data(name: str) -> DataName | None:
     return DataName(found[2]) if found is not None and found[2].startswith(found[1]) else None
 
 
+def is_data(name: str) -> bool:
+    """Whether a name is that of a data object. Their pieces do not list aborted transactions."""
+    return name.startswith(DATA)
+
+
 def parse(name: str) -> ObjectName | None:
     """What any name says; None: OneLog made no such name."""
     return parse_ranged(name) or parse_manifest(name) or parse_chain(name) or parse_data(name)

@@ -1,8 +1,8 @@
 """The words of a store that a broker tells its clients: where the store is, never who may use it.
 
-Rules: only names of `SHOWN` are told; an option that nobody thought of stays here. An address that
-holds a user or a password is not told. What the environment of the broker says of the address
-counts where no option does, as it does for the broker itself.
+Rules: only names of `SHOWN` and addresses are told; an option that nobody thought of stays here. An
+address that holds a user or a password is not told. What the environment of the broker says of the
+address counts where no option does, as it does for the broker itself.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from onelog.objects.clouds import cloud_of
+
 SHOWN: Final = {
-    "aws_endpoint": "aws_endpoint",
-    "aws_endpoint_url": "aws_endpoint",
-    "endpoint": "aws_endpoint",
-    "endpoint_url": "aws_endpoint",
     "aws_region": "aws_region",
     "region": "aws_region",
     "aws_default_region": "aws_region",
@@ -29,10 +27,9 @@ SHOWN: Final = {
     "aws_s3_express": "aws_s3_express",
     "allow_http": "allow_http",
     "azure_storage_account_name": "azure_storage_account_name",
-    "azure_storage_endpoint": "azure_storage_endpoint",
-    "azure_endpoint": "azure_storage_endpoint",
 }
-"""Options of a store that say where it is and how it is spoken to, and the one name of each."""
+"""Options of a store that say how it is spoken to, and the one name of each; `clouds.py` has those
+that are addresses."""
 _ENVIRONMENT: Final = {
     "AWS_ENDPOINT_URL": "aws_endpoint",
     "AWS_REGION": "aws_region",
@@ -51,9 +48,11 @@ class StoreWords(msgspec.Struct, frozen=True, kw_only=True):
 def shown_words(url: str, options: Mapping[str, str]) -> StoreWords:
     """The words of a store for clients."""
     found: dict[str, str] = {}
+    addresses = cloud_of(url).endpoints
+    names = SHOWN | dict.fromkeys(addresses, addresses[0])
     for name, value in options.items():
-        if name in SHOWN:
-            found.setdefault(SHOWN[name], value)
+        if name in names:
+            found.setdefault(names[name], value)
     if url.startswith(("s3:", "s3a:")):
         for variable, name in _ENVIRONMENT.items():
             if os.environ.get(variable):

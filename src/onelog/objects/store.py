@@ -90,10 +90,14 @@ class ObjectStore:
             with contextlib.suppress(NameTaken):
                 self._put(name, parts, size_bytes, is_new=True)
                 return
+            whole = b"".join(parts)
             # An answer that was lost is asked for again inside, and a 409 may be about another
             # writer who then gave up: the store says "exists" of our own object and of nothing.
             try:
                 found = self.get(name)
+                if found == whole:
+                    return
+                found = self.get(name)  # bytes also go bad on their way, and much hangs on these
             except NotFound:
                 if time.monotonic() > ends:
                     raise ColdUnavailable(
@@ -101,7 +105,7 @@ class ObjectStore:
                     ) from None
                 time.sleep(_PAUSE_S)
                 continue
-            if found == b"".join(parts):
+            if found == whole:
                 return
             raise Taken(name, found)
 
@@ -121,6 +125,10 @@ class ObjectStore:
 
     def get(self, name: str) -> bytes:
         """All bytes of a name. Raises NotFound, ColdUnavailable."""
+        return bytes(self.get_view(name))
+
+    def get_view(self, name: str) -> Buffer:
+        """The same, as the store's client has them: not copied."""
         return self._got(name, lambda: self._access.get(name))
 
     def get_range(self, name: str, start: int, length: int) -> Buffer:
@@ -216,5 +224,5 @@ def open_store(settings: StoreSettings) -> ObjectStore:
         return ObjectStore(settings, BucketAccess(settings))
     raise InvalidRequest(
         f"{settings.url!r} is no store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,"
-        " az://ACCOUNT/CONTAINER/PREFIX or file:///FOLDER"
+        " az://CONTAINER/PREFIX or file:///FOLDER"
     )

@@ -8,6 +8,8 @@ Rules:
   that a poisoned stream cannot fill the log.
 - A *standing* trouble (`stand`) lasts until `clear`: a protocol that could not start, a disk that
   is full. It keeps the process from being ready only if `blocks` says so.
+- A failure that explains itself has no traceback in the log: a store that is away, a full disk, a
+  broker that was replaced. The log has the last one once, not for each partition and cursor.
 - The register is bounded (`PLACES_MAX`), whatever peers provoke. So are the facts of the last
   incident at a place, such as offset and topic (`FACTS_MAX`, `FACT_CHARS_MAX`).
 """
@@ -20,6 +22,7 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
+from onelog.base.errors import ColdUnavailable, StorageFull, StoreFenced
 from onelog.observe.logging import get_logger
 from onelog.observe.metrics import Sample
 
@@ -30,6 +33,9 @@ FACT_CHARS_MAX: Final = 200
 _OTHER: Final = "elsewhere"
 """The place of incidents beyond the bound."""
 _TEXT_CHARS_MAX: Final = 500
+
+_EXPLAINED: Final = (StoreFenced, ColdUnavailable, StorageFull)
+"""Failures whose words say all: where in the code they came up tells nobody anything."""
 
 _log = get_logger("troubles")
 
@@ -56,9 +62,11 @@ class Trouble(msgspec.Struct, kw_only=True):
 class Troubles:
     """The register of one process."""
 
-    __slots__ = ("_clock", "_counts", "_rows")
+    __slots__ = ("_clock", "_counts", "_fences", "_rows")
 
     def __init__(self, clock: Clock) -> None:
+        self._fences: set[str] = set()
+        """What the log says already of chains that others took over."""
         self._clock = clock
         self._rows: dict[tuple[str, str], Trouble] = {}
         self._counts: dict[str, int] = {}
@@ -69,6 +77,8 @@ class Troubles:
         row = self._row(kind, place, error)
         row.facts = _bounded(facts)
         now = self._clock.monotonic()
+        if isinstance(error, StoreFenced) and self._is_told(_text_of(error)):
+            return
         if now - row.logged_at >= LOG_EVERY_S:
             row.logged_at = now
             _log.error(
@@ -77,9 +87,17 @@ class Troubles:
                 place=place,
                 error=_text_of(error),
                 count=row.count,
-                exc_info=error,
+                exc_info=None if isinstance(error, _EXPLAINED) else error,
                 **row.facts,
             )
+
+    def _is_told(self, text: str) -> bool:
+        """Whether the log has these words about a fence; from now on it has."""
+        if text in self._fences:
+            return True
+        if len(self._fences) < PLACES_MAX:
+            self._fences.add(text)
+        return False
 
     def tell(self, kind: str, listeners: Iterable[Callable[..., object]], *facts: object) -> None:
         """Call every listener, whichever of them raises: that is an incident at its name."""
@@ -99,6 +117,8 @@ class Troubles:
         row = self._row(kind, place, error)
         row.standing, row.blocks = True, blocks
         if is_new:
+            if isinstance(error, StoreFenced):
+                self._is_told(text)
             _log.error("trouble began", kind=kind, place=place, error=text)
 
     def clear(self, kind: str, place: str) -> None:

@@ -7,15 +7,17 @@ Rules:
   that binding alone matches, up to where the queue stands.
 - Streams that took topics over are read after their old homes (`log/moves.py`). A partition that is
   stopped holds back no queue: what is missed of it counts when it is restored. A past that cannot
-  be read is an error.
+  be read is an error: at once if an object of it is gone or damaged, and after `AWAY_S` if the
+  object store is away.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from onelog.base.errors import ColdDamaged, ColdUnavailable, OnelogError
 from onelog.broker import (
     EARLIEST,
     LATEST,
@@ -36,6 +38,10 @@ from onelog.queues.router import Router
 if TYPE_CHECKING:
     from onelog.queues.following import Follower
     from onelog.queues.queue import Queue
+
+
+AWAY_S: Final = 30.0
+"""How long a past waits for an object store that is away."""
 
 
 class Moment:
@@ -78,6 +84,7 @@ class History:
         """The rules of the past; None: what came since is read, and all rules count."""
         self._rights = follower.rights
         self._positions = dict(positions)
+        self._away_since: float | None = None
 
     async def take(self) -> None:
         """Give the queue all of it."""
@@ -85,9 +92,26 @@ class History:
             for source in behind:
                 try:
                     if self._read_some(source):
+                        self._away_since = None
                         await asyncio.sleep(0)
                 except Cold as cold:
-                    await source.until_here(cold)
+                    await self._bring(source, cold)
+
+    async def _bring(self, source: LiveSource, cold: Cold) -> None:
+        """Wait for cold bytes. Raises why a past cannot be read."""
+        if self._alone is None:
+            await source.until_here(cold)
+            return
+        try:
+            await source.partition.bring(cold)
+        except OnelogError as error:
+            if isinstance(error, ColdDamaged) or not source.may_pass(error):
+                raise
+            now = asyncio.get_running_loop().time()
+            self._away_since = self._away_since or now
+            if isinstance(error, ColdUnavailable) and now - self._away_since >= AWAY_S:
+                raise
+            await source.until_here(cold)
 
     def _behind(self) -> list[LiveSource]:
         """Where there is more to read."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from onelog.base.clock import Clock
-from onelog.base.errors import PartitionStopped
+from onelog.base.errors import NotLeader, OnelogError, PartitionStopped
 from onelog.broker import Broker, Cold, Delete, PartitionHandle, Put, Record, RoutedCursor
 from onelog.broker.hanging import hang
 from onelog.config import Config
@@ -25,6 +25,7 @@ from onelog.queues.definitions import MADE
 from onelog.queues.exchanges import Binding, ExchangeRecord
 from onelog.queues.following import Follower, note_positions
 from onelog.queues.intents import Intents, Settlement
+from onelog.queues.leading import Leading
 from onelog.queues.queue import Queue
 from onelog.queues.ready import pack, unpack
 from onelog.queues.recovery import Recovery
@@ -128,6 +129,9 @@ class QueueHub:
         self.intents: Intents
         self.saw_expiry = False
         """Whether any message with an expiration was ever seen: until then no head is watched."""
+        self.is_over = False
+        """Whether all of it is the next owner's: nothing is deleted any more."""
+        self.leading = Leading(broker) if broker.shards.is_elected else None
         self._undo = ExitStack()
         self._tasks = OwnedTasks(self.loop)
         self._changes: set[asyncio.Task[Any]] = set()
@@ -154,13 +158,18 @@ class QueueHub:
         self.intents = await Intents.open(self.broker, self.settle_again, self._save_settled)
         for queue in queues:
             queue.expiry.watch()
+        if self.leading is not None:
+            await self.leading.open()
         hang(self._undo, self.broker.streams.on_change, self._streams_changed)
         hang(self._undo, self.broker.authorizer.on_change, self._rights_changed)
         hang(self._undo, self.broker.maintenance.after_trim, self._trimmed)
 
     async def abandon(self) -> None:
         """It could not be opened: release everything, so that another can be opened."""
+        self.is_over = True
         self._undo.close()
+        if self.leading is not None:
+            await self.leading.close()
         await self.topology.close()
         self.follower.live.stop()
         intents: Intents | None = getattr(self, "intents", None)
@@ -232,6 +241,8 @@ class QueueHub:
         """Save queues, say that all is in order; nobody uses them any more."""
         if self._changes:
             await asyncio.wait(self._changes, timeout=CLOSE_TIMEOUT_S)
+        if self.leading is not None:
+            await self.leading.close()
         await self.intents.close()
         self.follower.settle_up()  # a closed queue notes nothing more
         queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
@@ -239,8 +250,22 @@ class QueueHub:
             queue.close()
         self._tasks.cancel()
         await self.topology.close()
-        await self.broker.cursors.save(*(row.cursor for row in queues if row.record.is_kept))
+        kept = [row.cursor for row in queues if row.record.is_kept]
+        if self.leading is not None:  # nobody knows who owned them last
+            await self._save_at_last(kept)
+            return
+        await self.broker.cursors.save(*kept)
         await self.broker.store.txn([], [Put(CLEAN_KEY, b"")])
+
+    async def _save_at_last(self, cursors: Sequence[RoutedCursor]) -> None:
+        """Save as far as other nodes can take it: they may have stopped already."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.broker.cursors.save(*cursors)
+        except NotLeader:
+            pass  # another node has the queues
+        except (OnelogError, TimeoutError) as error:
+            self.broker.troubles.note(BACKGROUND, "amqp", error)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something that belongs to no connection."""

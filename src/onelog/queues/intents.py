@@ -4,7 +4,8 @@ crash.
 Rules: an intent is one row of `~amqp-transactions`. Its messages are written by a producer of its
 own, with sequence numbers, so that a repetition writes none twice (`put_once`). Once an intent is
 written it is carried out, even when its connection ends. When the disk is full, it is tried again
-until there is room.
+until there is room; so it is while a partition has no leader, or too few replicas. On several nodes
+all rows lie in the shard of the queues, and the next owner finishes what an earlier one left.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base import faults
-from onelog.base.errors import OnelogError, StorageFull
+from onelog.base.errors import NotLeader, OnelogError, StorageFull, Timeout, Unavailable
 from onelog.base.futures import settle
 from onelog.broker import LOCAL, Broker, KeptTable, Message, Principal
 from onelog.broker.producer_ids import ProducerIds
@@ -32,6 +33,16 @@ STREAM: Final = "~amqp-transactions"
 FAILED: Final = "amqp-commit"
 """Incidents: a commit failed."""
 RETRY_S: Final = 1.0
+_PASSING: Final = (NotLeader, Timeout, Unavailable)
+"""What an election or a lost link leads to: a try is repeated, and writes nothing twice."""
+
+
+_TOGETHER: Final = b""
+"""The name that owns all rows."""
+
+
+def _together(_key: bytes) -> bytes:
+    return _TOGETHER
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True):
@@ -68,14 +79,19 @@ class Intents:
     @classmethod
     async def open(cls, broker: Broker, settle: Settle, save_queues: SaveQueues) -> Intents:
         """Finish commits that a crash interrupted; `settle` repeats acknowledgements."""
-        table = await broker.open_kept(STREAM)
+        if broker.shards.is_elected:
+            table = await broker.make_kept(STREAM, _together)
+            rows = list((await table.load(broker.shards.of(_TOGETHER))).items())
+        else:
+            table = await broker.open_kept(STREAM)
+            rows = list(table.rows())
         producer_ids = ProducerIds(broker.store)
         await producer_ids.open()
         intents = cls(broker, table, producer_ids)
         intents.save_queues = save_queues
-        for key, value in table.rows():
+        for key, value in rows:
             intent = msgspec.msgpack.decode(value, type=Intent)
-            await intents._write(intent.producer_id, intent.messages)
+            await intents._write_again(intent)
             settle(intent.vhost, intent.settlements)
             await save_queues(intent.vhost, intent.settlements)
             await table.put([(key, None)])
@@ -143,12 +159,22 @@ class Intents:
         faults.hit("amqp.tx_settled")
         await self._table.put([(key, None)])
 
+    async def _write_again(self, intent: Intent) -> None:
+        while True:
+            try:
+                await self._write(intent.producer_id, intent.messages)
+            except _PASSING as error:
+                _log.warning("a commit waits for a partition", why=str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
     async def _write_at_last(self, producer_id: int, messages: Sequence[Message]) -> None:
         while True:
             try:
                 await self._write(producer_id, messages)
-            except StorageFull as error:
-                _log.warning("a commit waits for room on the disk", why=str(error))
+            except (StorageFull, *_PASSING) as error:
+                _log.warning("a commit waits for a partition", why=str(error))
                 await asyncio.sleep(RETRY_S)
             else:
                 return
@@ -165,8 +191,14 @@ class Intents:
             future: asyncio.Future[None] = loop.create_future()
             waiting.append(future)
             place = (producer_id, 0, sequence)
-            publisher.put_once(home, message, place, partial(settle, future))
-        await asyncio.gather(*waiting)
+            try:
+                publisher.put_once(home, message, place, partial(settle, future))
+            except OnelogError as error:
+                settle(future, error)
+        # All of them: no part of this try is under way when the next one begins.
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
 
     async def close(self) -> None:
         """Wait for running commits, and stop fetching producer ids."""

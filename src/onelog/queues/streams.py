@@ -118,6 +118,8 @@ class Streams:
             )
         except AlreadyExists:
             return  # another connection has made it
+        if self._hub.leading is not None:
+            await self._hub.leading.settled(catalog.get(name))
 
     @property
     def _message_bytes_max(self) -> int:

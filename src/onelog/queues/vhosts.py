@@ -394,7 +394,7 @@ class VirtualHost:
 
     async def _delete_idle(self, queue: Queue, again: Callable[[], object]) -> None:
         try:
-            if not queue.consumers:  # nobody came meanwhile
+            if not queue.consumers and not self.hub.is_over:  # nobody came meanwhile
                 await self.delete_queue(queue)
         except (Unavailable, Timeout):
             again()
@@ -403,7 +403,8 @@ class VirtualHost:
     async def owner_gone(self, owner: object) -> None:
         """A connection ended: delete its exclusive queues."""
         for queue in [row for row in self.queues.values() if row.owner is owner]:
-            await self.delete_queue(queue)
+            if not self.hub.is_over:
+                await self.delete_queue(queue)
 
     # -- bindings
 

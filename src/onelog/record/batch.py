@@ -185,8 +185,18 @@ def build_marker(
     )
 
 
+NO_COORDINATOR: Final = -1
+"""The epoch of a coordinator where none is known."""
+
+
 def read_marker(data: Buffer, info: BatchInfo) -> Marker | None:
     """The marker in a control batch; None for control records of other types."""
+    found = read_end(data, info)
+    return None if found is None else found[0]
+
+
+def read_end(data: Buffer, info: BatchInfo) -> tuple[Marker, int] | None:
+    """As `read_marker`, with the epoch of the coordinator that wrote it."""
     slices = decode(data, info, check_crc=False)
     key = slices.key(0) if len(slices) else None
     if key is None or len(key) < _MARKER_KEY.size:
@@ -194,4 +204,10 @@ def read_marker(data: Buffer, info: BatchInfo) -> Marker | None:
             return None  # compaction emptied it
         raise CorruptBatch(f"the control record at offset {info.base_offset} has no type")
     _version, kind = _MARKER_KEY.unpack_from(key)
-    return Marker(kind) if kind in (Marker.ABORT, Marker.COMMIT) else None
+    if kind not in (Marker.ABORT, Marker.COMMIT):
+        return None
+    value = slices.value(0)
+    if value is None or len(value) < _MARKER_VALUE.size:
+        return Marker(kind), NO_COORDINATOR
+    _version, epoch = _MARKER_VALUE.unpack_from(value)
+    return Marker(kind), epoch

@@ -244,12 +244,13 @@ class Authenticator:
         """Whether an identity may change other users.
 
         An anonymous peer may make the first user, as `guest` may in RabbitMQ, if such peers may
-        connect (`security.anonymous`). As soon as there is a user, even one whose record cannot be
-        read, only administrators change users.
+        connect (`security.anonymous`) and no identity provider says who comes. As soon as there is
+        a user, even one whose record cannot be read, only administrators change users.
         """
         found = self._table.get(name)
         if found is None:
-            return name == ANONYMOUS.name and self._table.is_empty
+            is_unclaimed = self._table.is_empty and not self.takes_tokens
+            return name == ANONYMOUS.name and is_unclaimed
         return found.user.administrator
 
     def groups_of(self, name: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ Rules:
   banned: it may not connect, and no connection that it still has may log in. Those that are logged
   in go on.
 - An IPv6 address counts by its /64, which is what one customer gets.
+- Settings may change while the broker runs: they count from the next failed login on, and a ban
+  lasts for as long as was said when it began.
 - Bans are in memory: a restart lifts them. Both tables are bounded (I8): the address whose last
   failure is longest ago is forgotten first.
 - Addresses of `exempt` are neither counted nor banned: this machine's own, by default, so that
@@ -76,7 +78,8 @@ class Bans:
     """The failed logins of every listener of this process."""
 
     def __init__(self, settings: BanSettings, clock: Clock) -> None:
-        self._settings = settings
+        self.settings = settings
+        """In force now; the networks that are exempt stay those of the start."""
         self._clock = clock
         self._exempt = parse_networks("security.bans.exempt", settings.exempt)
         self._failing: OrderedDict[str, _Failures] = OrderedDict()
@@ -125,7 +128,7 @@ class Bans:
     def failed(self, host: str) -> float:
         """Count a failed login. Returns for how many seconds its answer has to wait."""
         self.failures += 1
-        settings = self._settings
+        settings = self.settings
         if not settings.failures or self._is_exempt(host):
             return 0.0
         key, now = host_key(host), self._clock.monotonic()
@@ -145,9 +148,9 @@ class Bans:
     def _ban(self, key: str, now: float) -> None:
         self._failing.pop(key, None)
         since_ms = self._clock.now_ms()
-        until_ms = since_ms + round(self._settings.ban_s * 1000)
+        until_ms = since_ms + round(self.settings.ban_s * 1000)
         row = BanInfo(address=key, since_ms=since_ms, until_ms=until_ms)
-        self._banned[key] = now + self._settings.ban_s, row
+        self._banned[key] = now + self.settings.ban_s, row
         self._banned.move_to_end(key)
         if len(self._banned) > ADDRESSES_MAX:
             self._banned.popitem(last=False)

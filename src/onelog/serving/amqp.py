@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from onelog.admin.rabbitmq.application import build_management
 from onelog.admin.rabbitmq.desk import Desk
+from onelog.admin.rabbitmq.requests import BODY_BOUND
 from onelog.admin.server import HttpServer
 from onelog.broker import Broker
 from onelog.broker.showing import ProtocolDesk
 from onelog.net import Listener, bind
 from onelog.observe import Sample
+from onelog.protocols.amqp.management.door import Management
 from onelog.protocols.amqp.server import AmqpServer
 from onelog.security.authenticator import Authenticator
 from onelog.serving.protocol import Surroundings
@@ -45,14 +47,22 @@ class AmqpServing:
         if self._settings.enabled:
             self._listener = bind(MANAGEMENT, self._settings.host, self._settings.port)
             application = build_management(self._desk)
-            self._http = HttpServer(self._listener, application, self._settings.connections_max)
+            self._http = HttpServer(
+                self._listener, application, self._settings.connections_max, body=BODY_BOUND
+            )
             self._http.start()
 
     async def start(self, broker: Broker, authenticator: Authenticator) -> None:
         """Serve AMQP, then its management."""
+
+        def served(management: Management | None) -> None:
+            if management is None:
+                self._desk.close()
+            else:
+                self._desk.open(management, authenticator)
+
+        self._amqp.when_served = served
         await self._amqp.start(broker, authenticator)
-        if self._amqp.management is not None:
-            self._desk.open(self._amqp.management, authenticator)
 
     async def close(self) -> None:
         """Let everybody go. Idempotent."""

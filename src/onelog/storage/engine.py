@@ -98,6 +98,8 @@ class Cold(Exception):
         self.size_bytes = size_bytes
         self.remote = remote
         """Whether the bytes lie in an object store: couriers of their own bring them."""
+        self.end_offset: int | None = None
+        """Nobody needs the bytes when the log begins here or later; None: not known."""
 
     def fetch(self, log: Brings) -> Lease:
         """Wait until the read need not: `bring` of the log that it was a read of."""
@@ -274,6 +276,11 @@ class PartitionLog(Protocol):
         """The rows with offsets in [start, upto) that lie in the object store, in order."""
         ...
 
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Delete no object that `cold_rows` named before this time, also if its rows go meanwhile:
+        somebody plans to read it. Does not block."""
+        ...
+
     def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
         """Aborted transactions with records in [start, upto), of pieces in the object store.
 
@@ -400,14 +407,14 @@ def in_place(log: Brings, read: Callable[[], T]) -> T:
     try:
         return read()
     except Cold as error:
-        cold = error
+        cold = error.with_traceback(None)  # its frames would hold it
     with ExitStack() as leases:
         while True:
             leases.enter_context(cold.fetch(log))
             try:
                 return read()
             except Cold as error:
-                cold = error
+                cold = error.with_traceback(None)
 
 
 def seal_and_append(

@@ -63,8 +63,22 @@ class InTable(NamedTuple):
     """How far the partition goes; -1: it is not there."""
 
 
+class Adoption(NamedTuple):
+    """A partition whose rows in the table somebody else may have rewritten."""
+
+    words: Words
+    partition: int
+    index_topics: bool
+    rows: Sequence[Row]
+    """What its manifest names of the table."""
+
+
 class Tables(Protocol):
     """Writes tables, and turns their rows into batches again."""
+
+    def expect_reads(self) -> None:
+        """There are rows of tables, which readers may want: be ready. Does not block."""
+        ...
 
     def together(self, stream_id: str) -> AbstractContextManager[None]:
         """Whoever is inside at the same time commits to the stream's table together."""
@@ -94,6 +108,15 @@ class Tables(Protocol):
     ) -> Row | None:
         """Make one file of neighbours, and replace them in the table; None: the table changed
         meanwhile. Raises ColdDamaged, ColdUnavailable."""
+        ...
+
+    def adopt(self, stream_id: str, parts: Sequence[Adoption]) -> Mapping[int, Sequence[Row]]:
+        """Find rows of files that the table no longer has in other files of it, prove them, and
+        replace those files; new rows by partition. `parts` are all partitions of the stream.
+
+        Raises Conflict when something cannot be proved: nothing is changed then. Raises
+        ColdDamaged, ColdUnavailable (it may be done or not: `look` tells).
+        """
         ...
 
     def keep_up(self, words: Words, stream_id: str, starts: Mapping[int, int], now_ms: int) -> None:

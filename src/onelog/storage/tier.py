@@ -18,6 +18,7 @@ import msgspec
 from onelog.base.ids import Offset, TimestampMs
 from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
+from onelog.storage.tables import Adoption
 
 if TYPE_CHECKING:
     from onelog.storage.engine import SegmentInfo
@@ -47,6 +48,12 @@ class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
     cold_end_offset: Offset
     """First offset behind the rows; the log's start, if there is none."""
     local_start_offset: Offset
+    local_bytes: int
+    """Bytes of batches on this machine."""
+    hits: int
+    """Cold reads whose bytes were in the cache."""
+    misses: int
+    """Cold reads that waited for the store."""
     doomed: int
     """Objects that no row names any more, and that are still there."""
     seq: int
@@ -100,15 +107,31 @@ class Tier(Protocol):
         """
         ...
 
+    def hurry(self) -> None:
+        """Let the next `upload` commit to a table, although its time has not come. Does not
+        block."""
+        ...
+
+    def adoption(self) -> Adoption:
+        """What is known of the partition's table, for `adopt`. Raises InvalidRequest when its tier
+        is no table, and as `upload`."""
+        ...
+
+    def adopt(self, parts: Sequence[Adoption]) -> Mapping[int, Sequence[Row]]:
+        """Take rows of the stream's table over that somebody else rewrote; `parts` are the
+        adoptions of all of its partitions. Raises Conflict, and changes nothing then."""
+        ...
+
+    def take_adopted(self, part: Adoption, rows: Sequence[Row]) -> None:
+        """Name the rows that `adopt` made of this partition; the tier goes on. Raises as
+        `upload`."""
+        ...
+
     def settle(self, now_ms: TimestampMs, grace_ms: int) -> int:
         """Tell the store what `trim` decided, and delete doomed objects after the grace time.
 
         Returns how many objects were deleted. Raises as `upload`.
         """
-        ...
-
-    def hold_doomed(self, until_ms: TimestampMs) -> None:
-        """Delete no doomed object before this time: somebody plans to read it. Does not block."""
         ...
 
     def trim_local(self, upto: Offset) -> Offset:

@@ -217,6 +217,13 @@ class AccessOperations:
 
     async def add(self, call: ApiCall[NoQuery, NewRule]) -> AccessRule:
         """Make a rule."""
+        if call.caller.proof == "anonymous":
+            # Afterwards nobody could change the list over the API.
+            raise Conflict(
+                "from the first rule on, only an administrator who logs in changes anything here:"
+                " make one first (POST /api/v1/users with the role admin, or"
+                " `onelog user add NAME --administrator`), or use `onelog acl add`"
+            )
         return _shown(await self._access.add(_rule(call.body, call.body.id)))
 
     async def replace(self, call: ApiCall[NoQuery, RuleFields]) -> AccessRule:

@@ -17,6 +17,7 @@ from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.sight import Sight
 from onelog.admin.contract import CursorInfo
 from onelog.admin.view import GROUP_PREFIX
+from onelog.base.errors import NotFound
 from onelog.broker.showing import GroupDesk, QueueDesk, QueueRow
 
 
@@ -93,6 +94,11 @@ class CursorSight:
         kafka = cast("GroupDesk | None", self._desk.desks().get("kafka"))
         address = None if kafka is None else kafka.address(name)
         return address is not None and self.sight.topic(address)
+
+    def need_kafka_topic(self, name: str) -> None:
+        """Raise NotFound for a Kafka topic that is hidden, as for one that is not there."""
+        if not self.sees_kafka_topic(name):
+            raise NotFound(f"there is no Kafka topic {name[:300]!r}")
 
 
 def sees_queue(sight: Sight, row: QueueRow) -> bool:

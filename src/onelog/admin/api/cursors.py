@@ -162,13 +162,14 @@ class CursorOperations:
         return msgspec.structs.replace(row, filter=", ".join(use.filters), connected=use.consumers)
 
     async def _seen(self, call: AnyCall) -> CursorInfo:
-        """The cursor of a call, with everything. Raises CursorNotFound."""
+        """The cursor of a call, with everything; of a group, what the caller sees: its positions in
+        other topics are not the caller's to move. Raises CursorNotFound."""
         name = call.names["cursor"]
         seen = await CursorSight.open(self._desk, call.caller)
         row = self._find(name)
         if row is None or not seen.sees(name):
             raise CursorNotFound(f"there is no cursor {name!r}; GET /api/v1/cursors lists them")
-        return row
+        return seen.shown(row) if row.kind == "group" else row
 
     async def cursor(self, call: AnyCall) -> CursorInfo:
         """One cursor."""
@@ -181,6 +182,8 @@ class CursorOperations:
         """Go on elsewhere."""
         body, info = call.body, await self._seen(call)
         value = seek_value(body.to, body.value)
+        if info.kind == "group" and body.stream is not None:
+            (await CursorSight.open(self._desk, call.caller)).need_kafka_topic(body.stream)
         await self._moves.seek(info, body.to, value, body.stream, body.partition)
         return await self.cursor(call)
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from onelog.admin.api.declaring import Caller
 from onelog.admin.api.share import LoopShare
@@ -18,13 +19,17 @@ from onelog.admin.contract import PipelineInfo, ServerInfo
 from onelog.admin.passes import LocalPasses
 from onelog.admin.view import AdminView
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import NotFound, Unavailable
+from onelog.base.errors import NotFound, NotOwner, Unavailable
 from onelog.broker import Broker, Stream, TailCursor
 from onelog.broker.showing import ProtocolDesk
+from onelog.cluster.seen import ClusterDesk
 from onelog.config import Loaded
 from onelog.observe import Health, LoopLag, Troubles
 from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator
+
+QUEUES: Final = "amqp"
+"""The protocol that one node of a cluster serves: it has all queues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,8 @@ class Opened:
     """Each protocol by its name; None while it is not served."""
     loaded: Loaded
     """The configuration, and where each value came from."""
+    cluster: ClusterDesk | None = None
+    """The cluster; None: this node is on its own."""
     pipelines: Callable[[], list[PipelineInfo]] = list
     """The pipelines of the data directory; it reads files, so it is called in a thread."""
 
@@ -128,14 +135,26 @@ class AdminDesk:
         return {name: desk for name, desk in found if desk is not None}
 
     def desk(self, protocol: str) -> ProtocolDesk:
-        """One protocol. Raises NotFound, or Unavailable while it is not served."""
+        """One protocol. Raises NotFound, Unavailable while it is not served, and NotOwner where
+        another node serves it."""
         find = self.opened.protocols.get(protocol)
         if find is None:
             raise NotFound(f"there is no protocol {protocol!r} here")
         desk = find()
         if desk is None:
+            if protocol == QUEUES:
+                self._check_queues_here()
             raise Unavailable(
                 f"{protocol} is not served: its listeners are off, or it could not start"
                 " (GET /health says why)"
             )
         return desk
+
+    def _check_queues_here(self) -> None:
+        """Raise NotOwner where another node has the queues."""
+        try:
+            self.broker.shards.check_led(b"")  # the name that owns all of them
+        except NotOwner as error:
+            node = error.node
+            whose = f"node {node} has" if node >= 0 else "the node is being elected that has"
+            raise NotOwner(f"{whose} all queues of this cluster: ask it", node) from None

@@ -2,8 +2,9 @@
 
 Rules: a client that does not read costs one connection and nothing more: the server stops making
 events for it, its tail skips what it cannot keep up with and says how much, and after a while the
-connection is cut. There are `STREAMS_MAX` at a time. Whether the caller may still look is asked
-again at every interval. Making events takes from the API's share of the loop.
+connection is cut. There are `STREAMS_MAX` at a time. Who the caller is now is asked again before
+each event: a role that was taken away shows nothing more. Making events takes from the API's share
+of the loop.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from onelog.admin.api.declaring import VIEWER, AnyEvents, ApiCall, ApiInput, EventStream
+from onelog.admin.api.declaring import (
+    VIEWER,
+    AnyEvents,
+    ApiCall,
+    ApiInput,
+    Caller,
+    EventStream,
+)
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.overview import trouble_info
 from onelog.admin.api.peeking import shown
@@ -113,9 +121,9 @@ class EventStreams:
                 tail = self._desk.broker.cursors.open_tail(
                     [call.query.filter], lag_max=LAG_MAX, principal=LOCAL
                 )
-            while self._desk.is_open and self._may_still(call):
+            while self._desk.is_open and (who := _caller_now(call)) is not None:
                 await share.turn()
-                found, alarms = await share.metered(self._state(call, alarms))
+                found, alarms = await share.metered(self._state(who, alarms))
                 yield found
                 if tail is None:
                     await self._desk.until_closing(interval_s)
@@ -127,7 +135,10 @@ class EventStreams:
                         break
                     records = await tail.next(min(left, MESSAGES_AT_ONCE), wait_s)
                     await share.turn()
-                    data = await share.metered(self._messages(call, tail, records))
+                    who = _caller_now(call)
+                    if who is None:
+                        return
+                    data = await share.metered(self._messages(call, who, tail, records))
                     if data:
                         yield data
                     left -= len(records)
@@ -138,26 +149,24 @@ class EventStreams:
             if tail is not None:
                 await self._desk.close_tail(tail)
 
-    def _may_still(self, call: ApiCall[EventQuery, None]) -> bool:
-        try:
-            return call.recheck is None or call.recheck().role.covers(VIEWER)
-        except (NotAuthenticated, NotAuthorized):
-            return False
-
-    async def _state(self, call: ApiCall[EventQuery, None], before: bytes) -> tuple[bytes, bytes]:
+    async def _state(self, who: Caller, before: bytes) -> tuple[bytes, bytes]:
         desk = self._desk
         totals, rates = self._rates.sample(desk.broker, desk.desks())
         now_ms = self._clock.now_ms()
         found = _event("rates", RatesEvent(time_ms=now_ms, totals=totals, rates=rates))
         troubles = desk.troubles.rows()
         status = "failing" if not desk.health.ready().ok else "degraded" if troubles else "ok"
-        sight = desk.sight(call.caller)
+        sight = desk.sight(who)
         standing = [trouble_info(row, sight) for row in troubles if row.standing]
         alarms = _event("alarms", AlarmsEvent(status=status, alarms=standing))
         return found + (alarms if alarms != before else b""), alarms
 
     async def _messages(
-        self, call: ApiCall[EventQuery, None], tail: TailCursor, records: list[Record]
+        self,
+        call: ApiCall[EventQuery, None],
+        who: Caller,
+        tail: TailCursor,
+        records: list[Record],
     ) -> bytes:
         pieces: list[bytes] = []
         skipped, tail.skipped = tail.skipped, 0
@@ -165,10 +174,19 @@ class EventStreams:
             pieces.append(_event("skipped", SkippedEvent(offsets=skipped)))
         allows = self._desk.broker.authorizer.allows
         for record in records:
-            if allows(call.caller.principal, Action.DELIVER, record.topic):
+            if allows(who.principal, Action.DELIVER, record.topic):
                 pieces.append(_event("message", shown(record, call.query.value_bytes)))
             await self._desk.share.breathe()
         return b"".join(pieces)
+
+
+def _caller_now(call: ApiCall[EventQuery, None]) -> Caller | None:
+    """Who asks, by the role of now; None: it may look no more."""
+    try:
+        who = call.caller if call.recheck is None else call.recheck()
+    except (NotAuthenticated, NotAuthorized):
+        return None
+    return who if who.role.covers(VIEWER) else None
 
 
 def _event(name: str, body: object) -> bytes:

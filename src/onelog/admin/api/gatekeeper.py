@@ -1,10 +1,10 @@
 """Who asks the API: a token, a login, or nobody, and what that is worth.
 
 Rules: wrong credentials are refused, never taken for none. Without credentials a peer on this
-machine, at a listener of this machine, may look around where `security.anonymous` lets it in; as
-long as there is no user and no token at all it may do everything, because then the whole broker is
-open to this machine. From other machines nobody comes in without a login. A change that a page of
-another site asks for is refused, whatever it shows.
+machine, at a listener of this machine, may look around where `security.anonymous` lets it in. It
+may do everything only while nothing says who may: no user, no token, no access rule, no identity
+provider. Then the whole broker is open to this machine. From other machines nobody comes in without
+a login. A change that a page of another site asks for is refused, whatever it shows.
 """
 
 from __future__ import annotations
@@ -172,8 +172,14 @@ class Gatekeeper:
             raise NotAuthenticated(
                 f"security.anonymous lets nobody in without a login; {_LOG_IN}"
             ) from None
-        is_open = not opened.authenticator.has_users and not len(opened.tokens)
-        return Caller(ANONYMOUS_NAME, AdminRole.ADMIN if is_open else AdminRole.VIEWER, "anonymous")
+        is_closed = (
+            opened.authenticator.has_users
+            or len(opened.tokens)
+            or opened.authenticator.takes_tokens
+            or opened.broker.authorizer.checks_delivery
+        )
+        role = AdminRole.VIEWER if is_closed else AdminRole.ADMIN
+        return Caller(ANONYMOUS_NAME, role, "anonymous")
 
 
 def _bearer(header: str) -> str | None:

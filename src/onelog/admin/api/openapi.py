@@ -21,6 +21,7 @@ _FAILURES: Final = {
     "404": "There is no such thing.",
     "409": "It exists already, or its state does not allow this.",
     "413": "It is larger than a limit allows.",
+    "421": "Another node of the cluster has this: the message says which.",
     "429": "A quota refuses this for now.",
     "500": "A fault of the server; its log says why.",
     "503": "The broker is starting or stopping, or a part that this needs is not served.",

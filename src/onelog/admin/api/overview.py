@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import Final, cast
+from typing import Final, Literal, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,6 +16,7 @@ from onelog.admin.api.rates import RateBook, Totals, TrafficRates
 from onelog.admin.api.sight import Sight
 from onelog.admin.contract import ListenerInfo, ServerInfo, TroubleInfo
 from onelog.broker.showing import GroupDesk
+from onelog.cluster.seen import SeenNode
 from onelog.observe import HealthReport, Trouble
 
 TAG = "overview"
@@ -77,10 +79,15 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     name: str
-    state: str
+    state: Literal["running", "starting", "draining", "down"]
+    """`draining`: it runs, and others lead. `down`: it is not registered in the cluster."""
     version: str
-    started_ms: int
+    started_ms: int | None
+    """null: it is another node, which says this itself."""
     listeners: tuple[ListenerInfo, ...]
+    """Where clients reach it; of a node that is down nothing is known."""
+    here: bool = True
+    """Whether it is the one that answers."""
 
 
 class OverviewOperations:
@@ -104,8 +111,8 @@ class OverviewOperations:
             ),
             ApiOperation(
                 method="GET", path="/nodes", role=VIEWER, tag=TAG,
-                summary="The nodes of the cluster: this one.", query=PageQuery,
-                answer=Page[NodeInfo], handler=self.nodes,
+                summary="The nodes of the cluster; a node on its own is the only one.",
+                query=PageQuery, answer=Page[NodeInfo], handler=self.nodes,
             ),
             ApiOperation(
                 method="GET", path="/listeners", role=VIEWER, tag=TAG,
@@ -120,17 +127,22 @@ class OverviewOperations:
         return self._desk.info()
 
     async def nodes(self, call: ApiCall[PageQuery, None]) -> Page[NodeInfo]:
-        """A cluster of one."""
+        """This node, and the others of its cluster."""
         info = self._desk.info()
+        cluster = self._desk.opened.cluster if self._desk.is_open else None
+        members = () if cluster is None else (await cluster.look()).nodes
+        here = next((row for row in members if row.id == info.node_id), None)
+        draining = here is not None and here.draining
         node = NodeInfo(
             id=info.node_id,
             name=info.node_name,
-            state="running" if self._desk.is_open else "starting",
+            state="starting" if not self._desk.is_open else "draining" if draining else "running",
             version=info.version,
             started_ms=info.started_ms,
             listeners=info.listeners,
         )
-        rows = await choose(self._desk.share, [node], call.query, lambda row: row.id, kind=int)
+        found = [node, *(_other_node(row) for row in members if row.id != info.node_id)]
+        rows = await choose(self._desk.share, found, call.query, lambda row: row.id, kind=int)
         return full_page(call.query, rows, lambda row: row.id)
 
     async def listeners(self, call: ApiCall[PageQuery, None]) -> Page[ListenerInfo]:
@@ -233,4 +245,19 @@ def trouble_info(row: Trouble, sight: Sight) -> TroubleInfo:
         last_ms=row.last_ms,
         standing=row.standing,
         facts={} if hidden else row.facts,
+    )
+
+
+def _other_node(row: SeenNode) -> NodeInfo:
+    return NodeInfo(
+        id=row.id,
+        name=row.name,
+        state="down" if not row.epoch else "draining" if row.draining else "running",
+        version=row.version,
+        started_ms=None,
+        listeners=tuple(
+            ListenerInfo(name=name, address=urlsplit(url).netloc, url=url)
+            for name, url in sorted(row.listeners.items())
+        ),
+        here=False,
     )

@@ -8,7 +8,7 @@ are not text are shown as base64, and long values are cut.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -100,11 +100,18 @@ class Peek:
         ]
         return self._broker.cursors.reading([self._filter], positions)
 
-    async def forward(self, reading: Reading, limit: int) -> tuple[list[Record], bool]:
-        """Records from where a reading stands, and whether it reached the end."""
+    async def forward(
+        self, reading: Reading, limit: int, ends: Mapping[tuple[str, int], int] | None = None
+    ) -> tuple[list[Record], bool]:
+        """Records from where a reading stands, and whether it reached the end.
+
+        The end is that of the log, which moves on while messages come, or `ends`, by source.
+        """
         found: list[Record] = []
         size, look_bytes = 0, LOOK_BYTES_MIN
         while len(found) < limit and self.looks < self._looks_max and size < VALUES_BYTES_MAX:
+            if ends is not None and _has_reached(reading, ends):
+                return found, True
             self.looks += 1
             await self._share.breathe()
             rows = reading.read(min(limit - len(found), LOOK_RECORDS), look_bytes, sources_max=1)
@@ -130,24 +137,33 @@ class Peek:
                 start <= source.partition.start_offset
                 for source, start in zip(self.sources, starts, strict=True)
             )
-            found = await self._window(starts, limit)
+            keys = (source.key for source in self.sources)
+            found = await self._window(starts, dict(zip(keys, ends, strict=True)), limit)
             if len(found) >= limit or everything or self.looks >= self._looks_max:
                 return found, everything and self.looks < self._looks_max
             window *= _WINDOW_GROWTH
 
-    async def _window(self, starts: Sequence[int], limit: int) -> list[Record]:
-        """The newest records from these offsets on, the newest first."""
+    async def _window(
+        self, starts: Sequence[int], ends: Mapping[tuple[str, int], int], limit: int
+    ) -> list[Record]:
+        """The newest records between these offsets, the newest first."""
         reading = self.reading(starts)
         try:
             found: list[Record] = []
             while self.looks < self._looks_max:
-                more, at_end = await self.forward(reading, 1000)
+                more, at_end = await self.forward(reading, 1000, ends)
                 found = _newest([*found, *more], limit)
                 if at_end or not more:
                     break
             return found
         finally:
             reading.close()
+
+
+def _has_reached(reading: Reading, ends: Mapping[tuple[str, int], int]) -> bool:
+    return all(
+        row.offset >= ends.get((row.stream_id, row.partition), 0) for row in reading.positions()
+    )
 
 
 def _newest(records: list[Record], limit: int) -> list[Record]:

@@ -300,6 +300,7 @@ class ProtocolOperations:
         """Let a group go on elsewhere."""
         name, body = self._group(call), call.body
         value = seek_value(body.to, body.value)
+        (await CursorSight.open(self._desk, call.caller)).need_kafka_topic(body.topic)
         await self._kafka.seek_group(name, body.topic, body.partition, body.to, value)
         return await self.group(call)
 

@@ -29,11 +29,17 @@ from onelog.admin.api.declaring import (
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
-from onelog.admin.bodies import bounded_body
+from onelog.admin.bodies import body_bound, bounded_body, too_long
+from onelog.admin.contract import ErrorAnswer, ErrorBody
 from onelog.base.errors import InvalidRequest, MessageTooLarge, NotFound
 
 BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 """Bytes of one request's body."""
+BODY_BOUND: Final = body_bound(
+    BODY_BYTES_MAX,
+    "413 Content Too Large",
+    ErrorAnswer(error=ErrorBody(code="too_large", message=too_long(BODY_BYTES_MAX))),
+)
 BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 

@@ -32,7 +32,7 @@ from onelog.admin.api.sight import Sight
 from onelog.admin.contract import PartitionInfo, StoredSegment, StreamInfo
 from onelog.base.errors import InvalidRequest, NotAuthorized, StreamNotFound
 from onelog.base.topics import check_filter
-from onelog.broker import Cleanup, Durability, Offloaded, Stream, TierInfo, TierTask
+from onelog.broker import Adopted, Cleanup, Durability, Offloaded, Stream, TierInfo, TierTask
 from onelog.broker.stream_commands import (
     AlterStream,
     CreateStream,
@@ -40,6 +40,7 @@ from onelog.broker.stream_commands import (
     ShowStream,
     StreamChoice,
     StreamCommand,
+    captures_of,
     run_stream,
 )
 
@@ -57,11 +58,19 @@ class StreamQuery(SearchQuery, frozen=True, kw_only=True):
     ] = False
 
 
+ReplicaCount = Annotated[int, Meta(ge=0, le=32)]
+
+
 class StreamSettings(ApiInput, frozen=True, kw_only=True):
     """What may be chosen of a stream; what is left out is the default, or stays as it is."""
 
     partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     durability: Durability | None = None
+    replicas: ReplicaCount | None = None
+    """On a cluster: nodes that hold each partition; 0: as the cluster gives."""
+    min_insync: ReplicaCount | None = None
+    """On a cluster: replicas that must have a record before it is answered; 0: as the cluster
+    gives."""
     retention_age_ms: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
     """-1: not by age."""
     retention_bytes: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
@@ -96,8 +105,8 @@ class NewStream(StreamSettings, frozen=True, kw_only=True):
     """A stream to be made."""
 
     name: Annotated[str, Meta(min_length=1, max_length=255)]
-    captures: Filters
-    """Filters of the topics that live in it."""
+    captures: Filters | None = None
+    """Filters of the topics that live in it; null: the topic that the name means."""
     engine: str | None = None
 
 
@@ -178,6 +187,11 @@ class StreamOperations:
                 method="POST", path=one + "/tier/offload", role=OPERATOR, tag=TAG,
                 summary="Seal the segments of a stream and move its history to the store now.",
                 answer=Offloaded, handler=self.offload,
+            ),
+            ApiOperation(
+                method="POST", path=one + "/tier/adopt", role=OPERATOR, tag=TAG,
+                summary="Take rows of a stream's table over that another writer rewrote.",
+                answer=Adopted, handler=self.adopt,
             ),
             ApiOperation(
                 method="POST", path=one + "/tier/bring-back", role=OPERATOR, tag=TAG,
@@ -279,9 +293,10 @@ class StreamOperations:
     async def create(self, call: ApiCall[NoQuery, NewStream]) -> StreamDetails:
         """Make a stream."""
         body = call.body
-        self._may_capture(call, body.captures)
+        captures = captures_of(body.name, body.captures)
+        self._may_capture(call, captures)
         await self._run(
-            CreateStream(name=body.name, captures=body.captures, chosen=_choice(body, body.engine))
+            CreateStream(name=body.name, captures=captures, chosen=_choice(body, body.engine))
         )
         return await self._details(call, body.name)
 
@@ -329,6 +344,10 @@ class StreamOperations:
         """Move history now."""
         return await self._desk.broker.tiers.offload(self._changed(call))
 
+    async def adopt(self, call: ApiCall[NoQuery, None]) -> Adopted:
+        """Prove and take over what was rewritten."""
+        return await self._desk.broker.tiers.adopt(self._changed(call))
+
     async def bring_back(self, call: ApiCall[NoQuery, None]) -> TierTask:
         """Begin to fetch history."""
         return await self._desk.broker.tiers.bring_back(self._changed(call))
@@ -353,6 +372,8 @@ def _choice(given: StreamSettings, engine: str | None) -> StreamChoice:
         partitions=given.partitions,
         engine=engine,
         durability=given.durability,
+        replicas=given.replicas,
+        min_insync=given.min_insync,
         retention_age_ms=given.retention_age_ms,
         retention_bytes=given.retention_bytes,
         cleanup=given.cleanup,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onelog.admin.api.access import AccessOperations
 from onelog.admin.api.audit import AuditOperations
 from onelog.admin.api.backups import BackupOperations
+from onelog.admin.api.cluster import ClusterOperations
 from onelog.admin.api.connections import ConnectionOperations
 from onelog.admin.api.cursors import CursorOperations
 from onelog.admin.api.declaring import AnyEvents, AnyOperation
@@ -47,6 +48,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *AuditOperations(desk).table(),
         *BackupOperations(desk).table(),
         *StoreOperations(desk).table(),
+        *ClusterOperations(desk).table(),
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -95,8 +96,8 @@ def _refusal(request: Request, raw_path: bytes) -> Response | None:
     """Refuse other names of this machine, pages of other sites, and bad paths."""
     if not names_loopback(request.headers.get("host", "")):
         return refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
-    origin = request.headers.get("origin")
-    if origin is not None and not names_loopback(origin.partition("://")[2]):
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
         return refuse(403, "wrong_origin", "pages of other sites may not ask here")
     if _BAD_ESCAPE.search(raw_path):
         return refuse(400, "bad_request", "bad_percent_encoding")

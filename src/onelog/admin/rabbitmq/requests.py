@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import msgspec
 from starlette.requests import Request
 
-from onelog.admin.bodies import bounded_body
+from onelog.admin.bodies import body_bound, bounded_body, too_long
 from onelog.base.errors import InvalidRequest, NotAuthenticated, NotFound
 from onelog.security.authenticator import Authenticator
 
@@ -22,6 +22,11 @@ Row = dict[str, Any]
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of one request's body: a message of 16 MiB in base64, or a file of definitions."""
+BODY_BOUND: Final = body_bound(
+    BODY_BYTES_MAX,
+    "400 Bad Request",
+    {"error": "bad_request", "reason": too_long(BODY_BYTES_MAX)},
+)
 DEFAULT_EXCHANGE: Final = "amq.default"
 """What paths say for the exchange without a name."""
 

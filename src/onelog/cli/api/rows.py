@@ -8,8 +8,9 @@ the options that are marked so.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from onelog.admin.contract import PAGE_MAX
 
@@ -58,6 +59,13 @@ class ApiCommand:
     """Of the table, for a list; empty: the answer is one thing, or nothing."""
     done: str = ""
     """The line for people when it is done; names in braces are those of the path and the answer."""
+    rows_in: str = ""
+    """For a change with a table: the field of the answer that has its rows."""
+    fails: tuple[str, str] | None = None
+    """For a change with a table: a row whose field has one of these values ends the
+    command with 1."""
+    patient: bool = False
+    """Whether the server may work on it for hours."""
     empty: str = ""
     """The line for people when a list is empty."""
     example: str = ""
@@ -66,6 +74,8 @@ class ApiCommand:
     """Whether another module makes the command, because it does more than ask."""
     searches: bool = True
     """Whether the operation takes `search`; else the command looks at the rows itself."""
+    second: str = ""
+    """For one thing: a part of the answer that a server knows from the second question on."""
     page_max: int = PAGE_MAX
     """Rows of a page, at most; 0: the whole list is one answer."""
     rows_default: int | None = None
@@ -93,8 +103,17 @@ class ApiCommand:
 
     @property
     def is_list(self) -> bool:
-        """Whether the answer is a table."""
-        return bool(self.columns)
+        """Whether it shows a list that is there; a change may have a table of what it did."""
+        return bool(self.columns) and self.method == "GET"
+
+    def columns_for(self, query: Mapping[str, Any]) -> str:
+        """The columns, without those of a part that a flag asks for when it was not asked for."""
+        left_out = {one.field for one in self.options if one.kind == "flag"} - {
+            name for name, value in query.items() if value
+        }
+        words = self.columns.split()
+        asked = (word for word in words if "." not in word or word.split(".")[0] not in left_out)
+        return " ".join(asked)
 
     @property
     def takes_body(self) -> bool:

@@ -6,6 +6,7 @@ of the command line (exit code 2). Options that nobody gave are not sent: the AP
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,10 +14,10 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from onelog.base.errors import ConfigError
+from onelog.base.errors import ConfigError, Conflict
 from onelog.cli import render
 from onelog.cli.api.rows import ApiCommand, Option
-from onelog.cli.api.showing import ListShown, OneShown, Rows, show_list, show_one
+from onelog.cli.api.showing import ListShown, OneShown, Rows, print_table, show_list, show_one
 from onelog.cli.client import AdminClient, path_of
 from onelog.cli.places import Place, connected
 from onelog.cli.printable import json_text, visible
@@ -24,6 +25,10 @@ from onelog.cli.tables import columns, show
 from onelog.config.units import parse_quantity
 
 _UNITS: Final = {"duration": "ms", "bytes": "bytes"}
+_RATE: Final = "published_messages"
+_SECOND_S: Final = 1.0
+"""Between two questions whose answers differ by rates."""
+_PATIENT_S: Final = 24 * 3600.0
 _INCOMPLETE: Final = "not everything was looked at: ask again in a while, or more exactly"
 
 
@@ -49,7 +54,7 @@ def run_list(
         def fetch() -> Rows:
             return fetch_pages(client, row, names, query, asked)
 
-        show_list(fetch, columns(row.columns), asked, row.empty)
+        show_list(fetch, columns(row.columns_for(query)), asked, row.empty)
 
 
 def fetch_pages(
@@ -89,7 +94,15 @@ def run_one(
     """Ask for one thing, and show it."""
     query, path = values_of(row, given), path_of(row.path, names)
     with connected(place) as client:
-        show_one(lambda: client.get(path, query), shown)
+
+        def read() -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = client.get(path, query)
+            if row.second and answer.get(row.second, {}).get(_RATE) is None:
+                time.sleep(_SECOND_S)
+                answer = client.get(path, query)
+            return answer
+
+        show_one(read, shown)
 
 
 def run_change(
@@ -102,15 +115,31 @@ def run_change(
     """Change something, and say what came of it."""
     body = values_of(row, given)
     with connected(place) as client, _waiting():
+        if row.patient:
+            client.answer_s = _PATIENT_S
         answer = client.call(
             row.method, path_of(row.path, names), body=body if row.takes_body else None
         )
     if json:
         render.OUT.out(json_text(answer if answer is not None else {}), highlight=False)
+    elif row.rows_in:
+        print_table(iter([answer[row.rows_in]]), columns(row.columns), row.empty)
+    else:
+        known = {**names, **(answer if isinstance(answer, dict) else {})}
+        words = {name: show(value, "count") for name, value in _flat(known).items()}
+        render.OUT.print(Text(row.done.format_map(words)))
+    _check_rows(row, answer)
+
+
+def _check_rows(row: ApiCommand, answer: Any) -> None:
+    """Raise Conflict when something did not work, although the server answered."""
+    if row.fails is None:
         return
-    known = {**names, **(answer if isinstance(answer, dict) else {})}
-    words = {name: show(value, "count") for name, value in _flat(known).items()}
-    render.OUT.print(Text(row.done.format_map(words)))
+    field, values = row.fails
+    for value in values.split():
+        bad = [found for found in answer[row.rows_in] if found[field] == value]
+        if bad:
+            raise Conflict(f"{len(bad)} of {len(answer[row.rows_in])} are {value}: see above")
 
 
 @contextmanager

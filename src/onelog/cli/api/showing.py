@@ -108,7 +108,7 @@ def show_list(
     elif shown.watch is not None and render.OUT.is_terminal:
         _redraw(shown.watch, lambda: _list_lines(read(), columns, empty))
     else:
-        _repeat(shown.watch, lambda: _print_table(read(), columns, empty))
+        _repeat(shown.watch, lambda: print_table(read(), columns, empty))
 
 
 def show_one(fetch: Callable[[], Mapping[str, Any]], shown: OneShown) -> None:
@@ -147,7 +147,8 @@ def _has(value: Any, part: str) -> bool:
 # -- printing
 
 
-def _print_table(pages: Rows, columns: Sequence[Column], empty: str) -> None:
+def print_table(pages: Rows, columns: Sequence[Column], empty: str) -> None:
+    """Print rows, or the line for none."""
     writer, count = TableWriter(columns), 0
     with counting() as count_to:
         for rows in pages:

@@ -20,8 +20,9 @@ STORE_ROWS: Final = (
     ApiCommand(
         words="stream offload",
         asks="POST /streams/{stream}/tier/offload",
+        patient=True,
         about="Seal the segments of a stream and move its history to the object store now.",
-        done="{stream}: {pieces} pieces, {cold_bytes} bytes in the store, {lag_bytes} bytes wait",
+        done="{stream}: {said}",
         example="main",
     ),
     ApiCommand(
@@ -58,6 +59,18 @@ STORE_ROWS: Final = (
         about="Show what the object store was asked, what that cost, and what it said last.",
     ),
     ApiCommand(
+        words="store streams",
+        asks="GET /store/streams",
+        about="List the streams whose history is in the object store, and how far it is there.",
+        options=(
+            Option(field="internal", kind="flag", about="Also the streams of the broker itself."),
+        ),
+        columns="stream engine tier local_bytes cold_bytes lag_bytes lag_age_ms:duration hits:count"
+        " misses:count last_success_ms state problem",
+        empty="no stream has history in the object store: `onelog stream alter NAME --tier log`"
+        " gives it one",
+    ),
+    ApiCommand(
         words="store check",
         asks="POST /store/check",
         about="Try the object store: create-only writes under race, ranges, listings, its clock.",
@@ -66,6 +79,7 @@ STORE_ROWS: Final = (
     ApiCommand(
         words="store restore",
         asks="POST /store/restore",
+        patient=True,
         about="Restore streams that lie in the object store, and that this broker does not have.",
         options=(
             Option(
@@ -75,12 +89,32 @@ STORE_ROWS: Final = (
                 about="Only this stream. Repeatable.",
             ),
             Option(field="dry_run", kind="flag", about="Only look what is there."),
+            Option(
+                field="take_over",
+                kind="flag",
+                about="Also streams that another broker wrote within the last day. Stop that broker"
+                " first: its tier halts.",
+            ),
         ),
+        columns="stream partitions:count offsets:count cold_bytes outcome why",
+        rows_in="streams",
+        fails=("outcome", "damaged owned"),
+        empty="the object store holds no stream",
         example="--dry-run",
+    ),
+    ApiCommand(
+        words="store adopt",
+        asks="POST /streams/{stream}/tier/adopt",
+        patient=True,
+        about="Take rows of a stream's table over that another writer rewrote, if each is proved,"
+        " as in: onelog store adopt plant.",
+        done="{stream}: {said}",
+        example="main",
     ),
     ApiCommand(
         words="store sweep",
         asks="POST /store/sweep",
+        patient=True,
         about="Delete objects older than a day that nothing names: what failed uploads left.",
         options=(Option(field="dry_run", kind="flag", about="Only look what would be deleted."),),
         done="{deleted} of {seen} objects are named by nothing: {deleted_bytes} bytes",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onelog.cli.api.cluster_rows import CLUSTER_ROWS
 from onelog.cli.api.protocol_rows import PROTOCOL_ROWS
 from onelog.cli.api.rows import ApiCommand, Option
 from onelog.cli.api.store_rows import STORE_ROWS
@@ -41,6 +42,7 @@ NOUNS: Final = {
     "config": "Show, check, write or change the configuration.",
     "backup": "Make, list, check or delete backups of a running broker.",
     "store": "The object store: what it was asked and cost, whether it can be trusted.",
+    "cluster": "The cluster: its nodes and its metadata in etcd.",
 }
 """The first words of commands, and what each is about."""
 
@@ -75,6 +77,7 @@ _HERE: Final = (
         words="overview",
         asks="GET /overview",
         about="Show the whole at a glance: counts, disk, alarms, totals and rates.",
+        second="rates",
     ),
     ApiCommand(
         words="info",
@@ -85,7 +88,7 @@ _HERE: Final = (
         words="node list",
         asks="GET /nodes",
         about="List the nodes of the cluster.",
-        columns="id:name name state version started_ms",
+        columns="id:name name state version here started_ms",
         searches=False,
     ),
     ApiCommand(
@@ -463,11 +466,21 @@ _PEOPLE: Final = (
     ApiCommand(
         words="config set",
         asks="PATCH /config",
-        about="Change what is hot in the running server, until it ends: onelog config set"
+        about="Change a setting in the running server, until it ends: onelog config set"
         " --log-level debug.",
         options=(
+            Option(field="log_level", choices=_LEVELS, about="How much the log says."),
             Option(
-                field="log_level", choices=_LEVELS, required=True, about="How much the log says."
+                field="ban_failures",
+                kind="number",
+                about="Failed logins that ban an address; 0: none is banned.",
+            ),
+            Option(field="ban_ms", flag="ban", kind="duration", about="How long a ban lasts: 1h."),
+            Option(
+                field="ban_delay_ms",
+                flag="ban-delay",
+                kind="duration",
+                about="Delay of the answer to an address's first failed login: 200ms.",
             ),
         ),
         done="{key} is {value} until the server ends",
@@ -475,4 +488,11 @@ _PEOPLE: Final = (
     ),
 )
 
-COMMANDS: Final[tuple[ApiCommand, ...]] = (*_HERE, *STORE_ROWS, *_LOG, *PROTOCOL_ROWS, *_PEOPLE)
+COMMANDS: Final[tuple[ApiCommand, ...]] = (
+    *_HERE,
+    *STORE_ROWS,
+    *CLUSTER_ROWS,
+    *_LOG,
+    *PROTOCOL_ROWS,
+    *_PEOPLE,
+)

@@ -22,7 +22,8 @@ from typing import Annotated, Final, Literal
 from cyclopts import Parameter
 
 from onelog.base.errors import ConfigError, Unavailable
-from onelog.cli.options import Assignments, ConfigFile, load_options
+from onelog.cli.options import Assignments, ConfigFile
+from onelog.cli.talk.address import address_of
 from onelog.cli.talk.link import BrokerAddress
 
 Protocol = Literal["mqtt", "kafka", "amqp"]
@@ -61,28 +62,7 @@ class Target:
 
     def address(self, protocol: Protocol) -> BrokerAddress:
         """Where it listens. Raises ConfigError."""
-        listeners = load_options(self.config, None, self.assignments).config.listeners
-        listener = getattr(listeners, f"{protocol}_tls" if self.tls else protocol)
-        if not (self.port or listener.port):
-            raise ConfigError("the configuration has no port: name it with --port")
-        return BrokerAddress(
-            host=self.host or listener.host,
-            port=self.port or listener.port,
-            user=self.user,
-            password=self._password(),
-            tls=self.tls,
-            ca_file=self.ca_file,
-        )
-
-    def _password(self) -> str:
-        if self.password_file is None:
-            if self.user:
-                raise ConfigError("--user needs --password-file FILE")
-            return ""
-        try:
-            return self.password_file.read_text().partition("\n")[0]
-        except OSError as error:
-            raise ConfigError(f"{self.password_file}: {error.strerror}") from error
+        return address_of(self, protocol)
 
 
 NOWHERE: Final = Target()

@@ -85,7 +85,12 @@ def _place_findings(config: Config) -> list[Finding]:
     holder = data.holder_of(data_dir)
     return [
         *data.look(config),
-        *listeners.look(config.listeners, config.security, holder),
+        *listeners.look(
+            config.listeners,
+            config.security,
+            holder,
+            is_clustered=config.cluster.mode != "single",
+        ),
         *broker.look(config.listeners.admin, data_dir, holder),
     ]
 

@@ -15,27 +15,30 @@ import msgspec
 
 from onelog.base.networks import is_loopback
 from onelog.cli.doctor.findings import Finding
-from onelog.config.listeners import Listeners
+from onelog.config.listeners import InnerListener, Listeners
 from onelog.config.model import Security
 
 _LISTEN: Final = "0A"
 """A state in /proc/net/tcp."""
 
 
-def look(listeners: Listeners, security: Security, holder: int | None) -> list[Finding]:
+def look(
+    listeners: Listeners, security: Security, holder: int | None, *, is_clustered: bool = False
+) -> list[Finding]:
     """Every listener that starts."""
     found: list[Finding] = []
-    for name, row in enabled(listeners):
+    for name, row in enabled(listeners, is_clustered=is_clustered):
         found += judge_port(name, row.host, row.port, bind_error(row.host, row.port), holder)
         found += judge_exposure(name, row.host, security.anonymous, has_tls=hasattr(row, "tls"))
         found += judge_advertised(name, getattr(row, "advertised", ""))
     return found
 
 
-def enabled(listeners: Listeners) -> Iterator[tuple[str, Any]]:
-    """The listeners that start, by name."""
+def enabled(listeners: Listeners, *, is_clustered: bool = False) -> Iterator[tuple[str, Any]]:
+    """The listeners of a port that start, by name."""
     for name, row in msgspec.structs.asdict(listeners).items():
-        if row.enabled:
+        is_inner = isinstance(row, InnerListener)
+        if is_clustered and not row.socket if is_inner else row.enabled:
             yield name, row
 
 
@@ -95,15 +98,15 @@ def judge_exposure(name: str, host: str, anonymous: str, *, has_tls: bool) -> li
 
 
 def judge_advertised(name: str, address: str) -> list[Finding]:
-    """Kafka clients go where the broker sends them."""
-    if not address:
+    """Kafka clients and other nodes go where the broker sends them."""
+    if not address or address.startswith("unix:"):
         return []
     host = address.rpartition(":")[0].strip("[]")
     try:
         socket.getaddrinfo(host, None)
     except OSError:
         told = f"listeners.{name}.advertised = {address!r}: this machine cannot resolve the name"
-        do = "set it to a name or address by which clients reach the broker"
+        do = "set it to a name or address by which others reach the broker"
         return [Finding("warning", "ports", told, do)]
     return []
 

@@ -127,8 +127,11 @@ class Feed:
         client = AdminClient(self._target)
         while not self._over.is_set():
             try:
-                self._put("overview", client.get("/overview"))
-                self._put("cursors", _cursors(client))
+                overview = client.get("/overview")
+                try:
+                    self._put("cursors", _cursors(client))
+                finally:  # with the overview the picture counts as whole: it comes last
+                    self._put("overview", overview)
             except OnelogError:
                 client.close()  # the thread that follows says why
             self._over.wait(max(LISTS_S, self._interval_s))

@@ -47,9 +47,10 @@ def run_live(feed: Feed, count: int | None) -> None:
                     return
             if board.paused and not was_paused:
                 live.update(picture(board, width, height), refresh=True)
-            if feed.wake in ready and feed.take(0):
+            if feed.wake in ready and feed.take(0) and board.is_whole:
                 pictures += 1
                 if pictures == count:
+                    live.update(picture(board, width, height), refresh=True)
                     return
 
 

@@ -103,6 +103,7 @@ from onelog.kernel._native.records import (
 from onelog.kernel._native.scan import (
     find_batch,
     fit_batches,
+    mark_batches,
     place_batches,
     scan_batches,
     scan_valid,
@@ -121,6 +122,7 @@ from onelog.kernel._native.topics import (
     make_topic_chunk,
     meets_topics,
     move_topic_entries,
+    pack_topic_entries,
     sort_topic_entries,
 )
 from onelog.kernel._native.trie import (
@@ -219,8 +221,10 @@ __all__ = [
     "lookup_topic_chunks",
     "make_topic_chunk",
     "map_failed",
+    "mark_batches",
     "meets_topics",
     "move_topic_entries",
+    "pack_topic_entries",
     "parse_fetch",
     "parse_produce",
     "parse_request_header",

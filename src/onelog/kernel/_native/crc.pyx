@@ -8,6 +8,9 @@ are joined by tables that advance a CRC over a fixed number of zero bytes.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t
 
+cdef enum:
+    ALONE_BYTES = 65536  # so many are worth letting other threads of the interpreter go on
+
 cdef extern from *:
     """
     #include <stdint.h>
@@ -155,7 +158,11 @@ def crc32c(data, value=0):
     cdef Py_buffer view
     cdef uint32_t crc = value
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    crc = crc_of(<const unsigned char *> view.buf, view.len, crc)
+    if view.len < ALONE_BYTES:
+        crc = crc_of(<const unsigned char *> view.buf, view.len, crc)
+    else:
+        with nogil:
+            crc = crc_of(<const unsigned char *> view.buf, view.len, crc)
     PyBuffer_Release(&view)
     return crc
 

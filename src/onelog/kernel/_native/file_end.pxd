@@ -17,7 +17,13 @@ cdef class FileEnd:
     cdef public object settings
     cdef public object writer
     cdef Py_ssize_t raw_bytes
+    # The bounds that these settings have.
+    cdef object bounds_of
+    cdef int64_t segment_bytes
+    cdef int64_t segment_age_ms
+    cdef int64_t index_interval_bytes
 
+    cdef int _learn_bounds(self) except -1
     cdef bytes put(
         self,
         BatchBuilder builder,

@@ -30,6 +30,7 @@ cdef Py_ssize_t RAW_MAX = types.RAW_TOPICS_MAX
 cdef Py_ssize_t RAW_BYTES_MAX = types.RAW_TOPIC_BYTES_MAX
 cdef dict ARMED = faults.armed
 cdef object SYSTEM_PWRITE = os.pwrite
+cdef dict OS_NAMES = os.__dict__
 
 
 cdef int _write(object file, bytes data, int64_t at) except -1:
@@ -37,7 +38,7 @@ cdef int _write(object file, bytes data, int64_t at) except -1:
     cdef const char *p = PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), done = 0, wrote
     cdef int fd = file.fd, problem
-    if os.pwrite is not SYSTEM_PWRITE:
+    if OS_NAMES["pwrite"] is not SYSTEM_PWRITE:
         file.write(data, at)  # a test has a disk of its own
         return 0
     while done < size:
@@ -80,7 +81,7 @@ cdef class FileEnd:
         bint index_topics,
         int64_t at_ms,
     ):
-        cdef object indexes = self.indexes, settings = self.settings, writer = self.writer
+        cdef object indexes = self.indexes, writer = self.writer
         cdef object live = indexes.live, topics = indexes.tail, file, pairs = None
         cdef int64_t at = self.size_bytes, rel = base_offset - self.base_offset, highest
         cdef Py_ssize_t size = HEADER_BYTES + builder.used
@@ -90,13 +91,15 @@ cdef class FileEnd:
         if at == 0 or live is None or writer is None or ARMED:
             return None
         file = writer.file
+        if self.settings is not self.bounds_of:
+            self._learn_bounds()
         if (
             file is None
             or (topics is not None and not index_topics)
             or at + size > self.reserved_bytes
-            or at + size > <int64_t> settings.segment_bytes
+            or at + size > self.segment_bytes
             or rel + builder.records > REL_MAX
-            or not 0 <= at_ms - self.created_ms < <int64_t> settings.segment_age_ms
+            or not 0 <= at_ms - self.created_ms < self.segment_age_ms
         ):
             return None
         if topics is not None and builder.pairs_used:
@@ -113,7 +116,7 @@ cdef class FileEnd:
             self.reserved_bytes = at
             raise
         if at >= <int64_t> live.next_at:
-            is_full = live.add(rel, at, highest, settings.index_interval_bytes)
+            is_full = live.add(rel, at, highest, self.index_interval_bytes)
         if pairs is not None:
             raw = topics.raw
             self.raw_bytes = len(<bytes> pairs) + (self.raw_bytes if raw else 0)
@@ -126,6 +129,15 @@ cdef class FileEnd:
         self.last_batch_at = at
         self.size_bytes = at + size
         return data
+
+    cdef int _learn_bounds(self) except -1:
+        """Settings never change: others take their place."""
+        cdef object settings = self.settings
+        self.segment_bytes = settings.segment_bytes
+        self.segment_age_ms = settings.segment_age_ms
+        self.index_interval_bytes = settings.index_interval_bytes
+        self.bounds_of = settings
+        return 0
 
 
 cdef class LogEnd:

@@ -4,7 +4,8 @@ Rules: a frame gives the header of a batch, the rows give its records. No byte i
 not counted before, whatever the buffers hold. The CRC of each batch must be that of its frame.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.ref cimport Py_DECREF, PyObject, Py_XDECREF
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -29,6 +30,11 @@ from onelog.kernel._native.format cimport (
 
 from onelog.base.errors import InvalidRequest
 from onelog.kernel.corruption import corrupt
+
+cdef extern from "Python.h":
+    # Borrowed pointers: a resize wants the only reference to its object.
+    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size)
+    int _PyBytes_Resize(PyObject **made, Py_ssize_t size)
 
 cdef enum:
     # Repeated from kernel/types.py and kernel/corruption.py.
@@ -269,7 +275,7 @@ def rebuild_batches(frames, columns, Py_ssize_t first_row, raw, bint check):
     cdef Frame frame
     cdef int code = 0
     cdef list held = []
-    cdef bytes made
+    cdef PyObject *made
     if heads.shape[0] % FRAME_BYTES:
         raise InvalidRequest(f"frames of {heads.shape[0]} bytes are not whole")
     _open_rows(columns, first_row, &rows, held)
@@ -278,8 +284,10 @@ def rebuild_batches(frames, columns, Py_ssize_t first_row, raw, bint check):
         + rows.headers * HEADER_ROOM
         + rows.keys.size + rows.values.size + rows.names.size + rows.contents.size
     )
-    made = PyBytes_FromStringAndSize(NULL, room)
-    out.start = out.at = <unsigned char *> PyBytes_AS_STRING(made)
+    made = new_bytes(NULL, room)
+    if made is NULL:
+        raise MemoryError
+    out.start = out.at = <unsigned char *> PyBytes_AS_STRING(<object> made)
     out.end = out.start + room
     out.raw = &kept[0] if kept.shape[0] else NULL
     out.raw_end = out.raw + kept.shape[0]
@@ -295,5 +303,10 @@ def rebuild_batches(frames, columns, Py_ssize_t first_row, raw, bint check):
     if code == 0 and out.raw != out.raw_end:
         index, code = count, BAD_ROWS
     if code:
+        Py_XDECREF(made)
         raise corrupt(code, index)
-    return made[: out.at - out.start]
+    if _PyBytes_Resize(&made, out.at - out.start):
+        raise MemoryError
+    found = <object> made
+    Py_DECREF(found)  # the cast took a reference of its own
+    return found

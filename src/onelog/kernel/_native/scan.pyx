@@ -6,7 +6,9 @@ from cpython.buffer cimport (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from libc.stdint cimport int32_t, int64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint32_t
+from libc.string cimport memcpy
 
 from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.format cimport (
@@ -101,6 +103,61 @@ def scan_valid(buf, Py_ssize_t start=0, bint check_crc=True, int64_t expect_offs
     return found, start, ""
 
 
+def mark_batches(
+    buf, Py_ssize_t start, Py_ssize_t least, Py_ssize_t apart, int64_t expect_offset=-1
+):
+    """Check the batches from `start` on, each CRC too, until `least` bytes of them were good.
+
+    Returns base offsets (i64) and positions (u32) of some, the first one and whatever begins
+    `apart` bytes or more behind the last such; the last offset of the first batch; the offset
+    behind the last one; where the good ones end, and why ("": there are enough, or no more).
+    """
+    cdef Py_buffer view
+    cdef Head head
+    cdef int code = 0
+    cdef Py_ssize_t room, stop, at = start, marked = 0, mark_at = start
+    cdef int64_t first_last = -1
+    cdef bytes offsets, positions
+    cdef unsigned char *offset_at
+    cdef unsigned char *position_at
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        _check_span(&view, start, view.len)
+        if apart < 1 or least < 0 or view.len > UINT32_MAX:
+            raise InvalidRequest(f"marks {apart} bytes apart in {view.len} bytes")
+        room = (view.len - start) // apart + 1
+        offsets = PyBytes_FromStringAndSize(NULL, 8 * room)
+        positions = PyBytes_FromStringAndSize(NULL, 4 * room)
+        offset_at = <unsigned char *> PyBytes_AS_STRING(offsets)
+        position_at = <unsigned char *> PyBytes_AS_STRING(positions)
+        stop = min(view.len, start + least)
+        with nogil:
+            while at < stop:
+                code = _check(<bytes_at> view.buf + at, view.len - at, True, &head)
+                if code == 0 and head.base_offset < expect_offset:
+                    code = BAD_ORDER
+                if code:
+                    break
+                if first_last < 0:
+                    first_last = head.base_offset + head.last_delta
+                if at >= mark_at:
+                    memcpy(offset_at + 8 * marked, &head.base_offset, 8)
+                    _put_u32(position_at + 4 * marked, at)
+                    marked += 1
+                    mark_at = at + apart
+                expect_offset = head.base_offset + head.last_delta + 1
+                at += head.size
+    finally:
+        PyBuffer_Release(&view)
+    why = explain(code, at) if code else ""
+    return offsets[: 8 * marked], positions[: 4 * marked], first_last, expect_offset, at, why
+
+
+cdef inline void _put_u32(unsigned char *p, Py_ssize_t value) noexcept nogil:
+    cdef uint32_t number = <uint32_t> value
+    memcpy(p, &number, 4)
+
+
 def find_batch(buf, Py_ssize_t start, Py_ssize_t end, int64_t offset):
     """Position of the first batch in [start, end) whose last offset is >= `offset`; -1 if none."""
     cdef Py_buffer view
@@ -121,18 +178,15 @@ def find_batch(buf, Py_ssize_t start, Py_ssize_t end, int64_t offset):
     return -1
 
 
-def fit_batches(
-    buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int64_t upto, Py_ssize_t known=-1
-):
+def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int64_t upto):
     """The end of the whole batches from `start` that lie below `upto` and within `max_bytes`.
 
-    At least one batch, if the first lies below `upto`; otherwise `start`. A batch begins at
-    `known`, if that is given, and those before it fit: they are not looked at.
+    At least one batch, if the first lies below `upto`; otherwise `start`.
     """
     cdef Py_buffer view
     cdef Head head
     cdef int code
-    cdef Py_ssize_t position = start if known < start else known
+    cdef Py_ssize_t position = start
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         _check_span(&view, start, end)

@@ -17,6 +17,9 @@ cdef enum:
 cdef class Sends:
     """Makes the sends of a set."""
 
+    def __cinit__(self):
+        self.ring.fd = -1  # before anything can fail: 0 is a descriptor
+
     def __init__(self, int ring_from=0):
         cdef int problem
         if ring_from:

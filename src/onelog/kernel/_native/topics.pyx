@@ -5,7 +5,7 @@ offset u32 (0xFFFFFFFF if empty), then count pairs (hash u32, relative offset u3
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -39,15 +39,19 @@ cdef void _insertion_sort(uint64_t *items, Py_ssize_t count) noexcept nogil:
         items[back] = item
 
 
-cdef void _radix_sort(uint64_t *items, uint64_t *spare, Py_ssize_t count) noexcept nogil:
-    """Sort by bytes, low first; a byte that all items share costs no pass. Result in `items`."""
+cdef void _radix_sort(
+    uint64_t *items, uint64_t *spare, Py_ssize_t count, int first_shift
+) noexcept nogil:
+    """Sort by bytes, low first; a byte that all items share costs no pass. Result in `items`.
+
+    Bytes below `first_shift` bits are in order already."""
     cdef Py_ssize_t starts[256]
     cdef Py_ssize_t at, sum_, n
     cdef uint64_t *source = items
     cdef uint64_t *target = spare
     cdef uint64_t *swap
     cdef int shift, byte
-    for shift in range(0, 64, 8):
+    for shift in range(first_shift, 64, 8):
         memset(starts, 0, sizeof(starts))
         for at in range(count):
             starts[(source[at] >> shift) & 255] += 1
@@ -109,6 +113,41 @@ def move_topic_entries(entries, int64_t add):
     return _moved(entries, add, False)
 
 
+def pack_topic_entries(list rows not None, Py_ssize_t long_bytes):
+    """The pairs of all rows (pairs, add) that are shorter than `long_bytes`, in one piece, each
+    moved by its `add`; and the rows that are longer."""
+    cdef Py_ssize_t size = 0, at
+    cdef list longer = []
+    cdef bytes pairs, out
+    cdef unsigned char *q
+    cdef bytes_at p
+    cdef int64_t add, rel
+    for pairs, _add in rows:
+        _check_pairs(PyBytes_GET_SIZE(pairs))
+        if PyBytes_GET_SIZE(pairs) < long_bytes:
+            size += PyBytes_GET_SIZE(pairs)
+        else:
+            longer.append((pairs, _add))
+    out = PyBytes_FromStringAndSize(NULL, size)
+    q = <unsigned char *> PyBytes_AS_STRING(out)
+    for pairs, _add in rows:
+        if PyBytes_GET_SIZE(pairs) >= long_bytes:
+            continue
+        p = <bytes_at> PyBytes_AS_STRING(pairs)
+        # Bounded, so that no sum overflows; what is out of bounds does not fit either.
+        add = max(-0x100000000, min(<int64_t> _add, 0x100000000))
+        for at in range(0, PyBytes_GET_SIZE(pairs), 8):
+            rel = <int64_t> ol_le32(p + at + 4) + add
+            if rel < 0 or rel > 0xFFFFFFFF:
+                raise InvalidRequest(
+                    f"relative offset {ol_le32(p + at + 4)} + {_add} does not fit 32 bits"
+                )
+            memcpy(q, p + at, 4)
+            ol_put_le32(q + 4, <uint32_t> rel)
+            q += 8
+    return out, longer
+
+
 def sort_topic_entries(entries, int64_t add=0):
     """The pairs sorted by (hash, relative offset), `add` added to each relative offset."""
     return _moved(entries, add, True)
@@ -120,7 +159,8 @@ cdef bytes _moved(object entries, int64_t add, bint sorted_too):
     cdef Py_ssize_t at, count
     cdef bytes_at p
     cdef unsigned char *q
-    cdef int64_t rel
+    cdef int64_t rel, before = -1
+    cdef bint ascends = True
     cdef bytes out
     PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
     try:
@@ -143,11 +183,14 @@ cdef bytes _moved(object entries, int64_t add, bint sorted_too):
                 raise InvalidRequest(
                     f"relative offset {rel - add} + {add} does not fit 32 bits"
                 )
+            ascends &= rel >= before
+            before = rel
             items[at] = (<uint64_t> ol_le32(p + 8 * at) << 32) | <uint64_t> rel
         if sorted_too and count < RADIX_MIN:
             _insertion_sort(items, count)
         elif sorted_too:
-            _radix_sort(items, items + count, count)
+            # As batches have them: then only the hashes are sorted.
+            _radix_sort(items, items + count, count, 32 if ascends else 0)
         out = PyBytes_FromStringAndSize(NULL, view.len)
         q = <unsigned char *> PyBytes_AS_STRING(out)
         for at in range(count):

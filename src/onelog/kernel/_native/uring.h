@@ -19,7 +19,7 @@
 #define OL_RING_SENDS 256
 
 typedef struct {
-    int fd; /* 0: there is no ring */
+    int fd; /* -1: there is no ring */
     unsigned *sq_tail, sq_mask;
     unsigned *cq_head, *cq_tail, cq_mask;
     unsigned char *sqes, *cqes;
@@ -70,12 +70,13 @@ typedef struct {
 } ol_cqe;
 
 static inline void ol_ring_close(ol_ring *ring) {
-    if (ring->fd <= 0) return;
+    if (ring->fd < 0) return;
     munmap(ring->requests, ring->requests_size);
     munmap(ring->rings, ring->rings_size);
     close(ring->fd);
     free(ring->messages);
     memset(ring, 0, sizeof *ring);
+    ring->fd = -1;
 }
 
 /* Make sends that the rows describe, at most OL_RING_SENDS. */
@@ -180,14 +181,14 @@ static inline int ol_ring_open(ol_ring *ring) {
         memset(&params, 0, sizeof params);
         ring->fd = (int)syscall(OL_SYS_SETUP, OL_RING_SENDS, &params);
     }
-    if (ring->fd <= 0) {
+    if (ring->fd < 0) {
         problem = errno;
-        ring->fd = 0;
+        ring->fd = -1;
         return problem;
     }
     if ((params.features & OL_FEATURES) != OL_FEATURES) {
         close(ring->fd);
-        ring->fd = 0;
+        ring->fd = -1;
         return ENOSYS;
     }
     ring->rings_size = params.sq.array + params.sq_entries * sizeof(unsigned);
@@ -204,7 +205,7 @@ static inline int ol_ring_open(ol_ring *ring) {
         if (ring->requests != MAP_FAILED) munmap(ring->requests, ring->requests_size);
         free(ring->messages);
         close(ring->fd);
-        ring->fd = 0;
+        ring->fd = -1;
         return ENOMEM;
     }
     madvise(ring->rings, ring->rings_size, MADV_DONTFORK);

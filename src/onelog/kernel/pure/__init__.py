@@ -96,6 +96,7 @@ from onelog.kernel.pure.records import (
 from onelog.kernel.pure.scan import (
     find_batch,
     fit_batches,
+    mark_batches,
     place_batches,
     scan_batches,
     scan_valid,
@@ -110,6 +111,7 @@ from onelog.kernel.pure.topics import (
     make_topic_chunk,
     meets_topics,
     move_topic_entries,
+    pack_topic_entries,
     sort_topic_entries,
 )
 from onelog.kernel.pure.trie import (
@@ -210,8 +212,10 @@ __all__ = [
     "lookup_topic_chunks",
     "make_topic_chunk",
     "map_failed",
+    "mark_batches",
     "meets_topics",
     "move_topic_entries",
+    "pack_topic_entries",
     "parse_fetch",
     "parse_produce",
     "parse_request_header",

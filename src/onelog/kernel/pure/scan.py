@@ -7,6 +7,7 @@ both implementations name the same fault.
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING
 
 from onelog.base.errors import InvalidRequest
@@ -107,6 +108,40 @@ def scan_valid(
     return found, start, ""
 
 
+def mark_batches(
+    buf: Buffer, start: int, least: int, apart: int, expect_offset: int = -1
+) -> tuple[bytes, bytes, int, int, int, str]:
+    """Check the batches from `start` on, each CRC too, until `least` bytes of them were good.
+
+    Returns base offsets (i64) and positions (u32) of some, the first one and whatever begins
+    `apart` bytes or more behind the last such; the last offset of the first batch; the offset
+    behind the last one; where the good ones end, and why ("": there are enough, or no more).
+    """
+    view = memoryview(buf).cast("B")
+    check_span(view, start, len(view))
+    if apart < 1 or least < 0 or len(view) >= 1 << 32:
+        raise InvalidRequest(f"marks {apart} bytes apart in {len(view)} bytes")
+    offsets, positions = array("q"), array("I")
+    first_last, at, mark_at = -1, start, start
+    stop = min(len(view), start + least)
+    while at < stop:
+        info = read_header(view, at, len(view), True)
+        if not isinstance(info, int) and info.base_offset < expect_offset:
+            info = why.BAD_ORDER
+        if isinstance(info, int):
+            said = why.explain(info, at)
+            return offsets.tobytes(), positions.tobytes(), first_last, expect_offset, at, said
+        if first_last < 0:
+            first_last = info.last_offset
+        if at >= mark_at:
+            offsets.append(info.base_offset)
+            positions.append(at)
+            mark_at = at + apart
+        expect_offset = info.last_offset + 1
+        at += info.size_bytes
+    return offsets.tobytes(), positions.tobytes(), first_last, expect_offset, at, ""
+
+
 def find_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
     """Position of the first batch in [start, end) whose last offset is >= `offset`; -1 if none."""
     view = memoryview(buf).cast("B")
@@ -119,17 +154,14 @@ def find_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
     return -1
 
 
-def fit_batches(
-    buf: Buffer, start: int, end: int, max_bytes: int, upto: int, known: int = -1
-) -> int:
+def fit_batches(buf: Buffer, start: int, end: int, max_bytes: int, upto: int) -> int:
     """The end of the whole batches from `start` that lie below `upto` and within `max_bytes`.
 
-    At least one batch, if the first lies below `upto`; otherwise `start`. A batch begins at
-    `known`, if that is given, and those before it fit: they are not looked at.
+    At least one batch, if the first lies below `upto`; otherwise `start`.
     """
     view = memoryview(buf).cast("B")
     check_span(view, start, end)
-    position = max(start, known)
+    position = start
     while position < end:
         info = batch_at(view, position, end)
         if info.last_offset >= upto:

@@ -44,6 +44,18 @@ def move_topic_entries(entries: Buffer, add: int) -> bytes:
     return _packed(_moved(entries, add))
 
 
+def pack_topic_entries(
+    rows: list[tuple[bytes, int]], long_bytes: int
+) -> tuple[bytes, list[tuple[bytes, int]]]:
+    """The pairs of all rows (pairs, add) that are shorter than `long_bytes`, in one piece, each
+    moved by its `add`; and the rows that are longer."""
+    short = [_packed(_moved(pairs, add)) for pairs, add in rows if len(pairs) < long_bytes]
+    longer = [(pairs, add) for pairs, add in rows if len(pairs) >= long_bytes]
+    for pairs, _ in longer:
+        _pairs(pairs)
+    return b"".join(short), longer
+
+
 def sort_topic_entries(entries: Buffer, add: int = 0) -> bytes:
     """The pairs sorted by (hash, relative offset), `add` added to each relative offset."""
     return _packed(sorted(_moved(entries, add)))

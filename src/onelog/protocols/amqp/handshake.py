@@ -274,10 +274,7 @@ class Handshake:
     def _open(self, method: Any) -> None:
         connection = self._connection
         if connection.hub.is_abandoned:
-            # RabbitMQ refuses a virtual host that is down with this code.
-            raise AmqpError(
-                Reply.INTERNAL_ERROR, "AMQP could not recover and is not served now; try again"
-            )
+            raise connection.hub.why_abandoned(connection)
         vhost = connection.hub.vhosts.find(method.virtual_host)
         if vhost is None:
             raise AmqpError(Reply.NOT_ALLOWED, f"vhost {method.virtual_host} not found")

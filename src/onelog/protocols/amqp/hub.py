@@ -7,6 +7,7 @@ is accepted.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from onelog.kernel import AmqpCounters, AmqpEnvelopes, PublishPass, PublishRun
 from onelog.net import ConnectionCounters, Connections, Peer
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.consumer import ChannelConsumer
+from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.letters import AmqpLetter
 from onelog.protocols.amqp.permissions import look_anew
 from onelog.protocols.amqp.traced import TracedConsumer
@@ -91,6 +93,8 @@ class Hub:
         self.is_abandoned = False
         """Whether it could not be opened. Then every connection is refused when it opens a virtual
         host."""
+        self.why_abandoned: Callable[[Connection], AmqpError] = _not_recovered
+        """What such a connection gets."""
 
     # -- start and end
 
@@ -149,6 +153,13 @@ class Hub:
             concerned[run.publishing] = None
         for publishing in concerned:
             publishing.confirm_now()
+
+
+def _not_recovered(_connection: Connection) -> AmqpError:
+    # RabbitMQ refuses a virtual host that is down with this code.
+    return AmqpError(
+        Reply.INTERNAL_ERROR, "AMQP could not recover and is not served now; try again"
+    )
 
 
 def place_of(run: PublishRun) -> Published:

@@ -6,6 +6,8 @@ Rules:
 - A `mandatory` message that no queue takes is returned, before its confirm. An ack says that the
   message is durable (I4); a nack says that a queue refused it (`x-overflow: reject-publish`) or
   that it was not written.
+- A message whose partition has no leader, or of which nobody knows whether its leader wrote it, is
+  nacked, and without confirms the connection is closed with 320, so that its loss is seen.
 - When the disk is full or a quota is used up, publishes wait, and their publisher is blocked.
 - Confirms count publishes of the channel from 1, and go out in their order, many in one.
 """
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from onelog.base.errors import OnelogError, QuotaExceeded, StorageFull
+from onelog.base.errors import NotLeader, OnelogError, QuotaExceeded, StorageFull, Timeout
 from onelog.broker import NOWHERE, Message
 from onelog.broker.showing import note_written
 from onelog.kernel import AmqpRoute, Confirms, PublishingEnd, PublishRun, Stage
@@ -27,6 +29,7 @@ from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Publish, frames_of, make_method
 from onelog.protocols.amqp.mapping import to_message
+from onelog.protocols.amqp.owned import not_led
 from onelog.protocols.amqp.permissions import may_look_for
 from onelog.protocols.amqp.properties import (
     Properties,
@@ -252,6 +255,8 @@ class Publishing(PublishingEnd):
             connection.hub.broker.publisher.publish((message,), run, principal=connection.principal)
         except _PASSING as error:
             self.delay(run, message, error)
+        except NotLeader as error:
+            self.failed(run, error)
         except OnelogError:
             self.written_out(run, NACK)
             self.confirm()
@@ -280,9 +285,21 @@ class Publishing(PublishingEnd):
         """The messages of a run could not be written."""
         if isinstance(error, _PASSING) and run.came_as is not None:
             self.delay(run, run.came_as, error)
-        else:
-            self.written_out(run, NACK)
-            self.confirm()
+            return
+        self.written_out(run, NACK)
+        self.confirm()
+        if isinstance(error, NotLeader | Timeout) and not self.confirms and not self._closed:
+            self.connection.fail(not_led(self.connection, self._topic_of(run), error))
+
+    def _topic_of(self, run: PublishRun) -> str:
+        """The topic of a message that could not be written."""
+        came_as = run.came_as
+        if isinstance(came_as, Message):
+            return came_as.topic
+        data, start, end = came_as
+        event = next(iter(frames_of(data[start:end])))
+        assert isinstance(event, Publish)
+        return message_topic(self._vhost.name, event.exchange, event.routing_key)
 
     def confirm(self) -> None:
         """Send confirms for known outcomes, at the end of this pass."""

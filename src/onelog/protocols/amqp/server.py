@@ -2,12 +2,14 @@
 
 Rules: as for every protocol. Ports are bound before the broker recovers. No connection is accepted
 before queues have their messages again. When that fails, every connection is refused with 541 until
-it succeeds. At the end, no new connection is accepted, then all are closed.
+it succeeds. Where nodes are elected, connections are accepted at once, and refused while another
+node has the queues (`owned.py`). At the end, no new connection is accepted, then all are closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from onelog.base.clock import Clock
 from onelog.broker import Broker
@@ -18,6 +20,7 @@ from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.frames import PROTOCOL_HEADER
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.door import Management
+from onelog.protocols.amqp.owned import OwnedQueues
 from onelog.protocols.amqp.showing import AmqpDesk
 from onelog.security.authenticator import Authenticator
 
@@ -36,8 +39,10 @@ class AmqpServer:
         )
         self._hub: Hub | None = None
         self._refusing = Refusing(self._serve)
-        self.management: Management | None = None
-        """What management tools see and change; set once AMQP is served."""
+        self._owned: OwnedQueues | None = None
+        self.when_served: Callable[[Management | None], None] = lambda _management: None
+        """Hears what management tools see and change once AMQP is served, and None when it is not
+        any more."""
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
@@ -53,18 +58,28 @@ class AmqpServer:
         """Recover the hub, then accept connections."""
         if not self._listeners.bound:
             return
-        hub = Hub(broker, authenticator, self._config, self._clock)
-        self.management = await self._refusing.open(hub, self._recover(hub))
-        self._hub = hub
+        make = partial(Hub, broker, authenticator, self._config, self._clock)
+        if broker.shards.is_elected:
+            owned = self._owned = OwnedQueues(broker, make, self._served)
+            await self._serve(owned.hub)
+            await owned.open()
+            return
+        hub = make()
+        await self._refusing.open(hub, hub.open())
+        self._served(hub)
 
-    async def _recover(self, hub: Hub) -> Management:
-        await hub.open()
+    def _served(self, hub: Hub | None) -> None:
+        self._hub = hub
+        self.when_served(None if hub is None else self._management(hub))
+
+    def _management(self, hub: Hub) -> Management:
         bound = [row.listener for row in self._listeners.bound]
         return Management(hub, {row.name: (row.host, row.port) for row in bound})
 
     async def _serve(self, hub: Hub) -> None:
+        owned = self._owned
         await self._listeners.serve(
-            lambda _bound, peer: Connection(hub, peer),
+            lambda _bound, peer: Connection(hub if owned is None else owned.hub, peer),
             self._config.amqp.limits.login_timeout_ms / 1000,
             hub.broker.troubles,
             (hub.authenticator.bans.admits, hub.broker.client_quotas.admits),
@@ -78,8 +93,10 @@ class AmqpServer:
         """Stop accepting, close every connection. Idempotent."""
         await self._listeners.stop_accepting()
         hub, self._hub = self._hub, None
-        self.management = None
-        if hub is not None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            await owned.close()
+        elif hub is not None:
             await hub.close()
         self._refusing.end()
         self._listeners.close()

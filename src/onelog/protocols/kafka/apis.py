@@ -90,7 +90,7 @@ _ROWS: Final = (
     Api(_K.PRODUCE, 0, 11, 9, served=3),
     Api(_K.FETCH, 4, 17, 12),
     Api(_K.LIST_OFFSETS, 1, 10, 6),
-    Api(_K.METADATA, 0, 12, 9),
+    Api(_K.METADATA, 0, 13, 9),
     Api(_K.OFFSET_COMMIT, 2, 9, 8),
     Api(_K.OFFSET_FETCH, 1, 9, 6),
     Api(_K.FIND_COORDINATOR, 0, 6, 3),

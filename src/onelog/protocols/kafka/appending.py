@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import OnelogError, StorageError
+from onelog.base.errors import OnelogError, StorageError, Timeout, Unavailable
 from onelog.base.ids import Offset
 from onelog.broker import Appended, Callback, PartitionHandle
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.nodes import is_led_here
 from onelog.protocols.kafka.topics import StreamPartition, TopicPartition
 from onelog.record.batch import append_time_of
 
@@ -65,6 +67,46 @@ class _PartitionWrite:
                 self.data = data
         else:
             self.data = bytearray().join((self.data, data))
+
+
+class AnswerLimit:
+    """Answers what was appended when its replicas have it, or when the client's time is over.
+
+    A node on its own needs no limit: what it waits for is its own disk.
+    """
+
+    __slots__ = ("_done", "_log", "_timer", "_waiter")
+
+    def __init__(
+        self, hub: Hub, log: PartitionHandle, parts: list[Part], done: Callback, end: int
+    ) -> None:
+        self._log = log
+        self._done = done
+        longest_ms = max(max(produce.timeout_ms, 0) for produce, _rows, _at in parts)
+        self._timer = hub.loop.call_later(longest_ms / 1000, self._time_is_over)
+        self._waiter = log.when_visible(Offset(end - 1), self._visible)
+
+    def _visible(self, error: OnelogError | None) -> None:
+        self._timer.cancel()
+        if isinstance(error, Timeout) and not is_led_here(self._log):
+            # The client looks for the new leader, which knows whether the batch stayed.
+            error = KafkaError(ErrorCode.not_leader_or_follower, str(error))
+        self._done(error)
+
+    def _time_is_over(self) -> None:
+        if self._waiter is not None:
+            self._waiter.cancel()
+        log = self._log
+        is_short = isinstance(log.refusal, Unavailable)
+        why = "too few of its replicas are in sync" if is_short else "its replicas do not have it"
+        after = ErrorCode.not_enough_replicas_after_append
+        self._done(
+            KafkaError(
+                after if is_short else ErrorCode.request_timed_out,
+                f"a batch was appended to {log.stream}/{log.id}, and {why} within the time that the"
+                " producer gives: whether it stays is open",
+            )
+        )
 
 
 class Appends:
@@ -188,7 +230,10 @@ class Appends:
             else:
                 self._settle(part[0])
         if waiting:
-            log.when_visible(Offset(end - 1), self._visible(number, waiting))
+            if len(self._hub.broker.cluster.nodes()) > 1:
+                AnswerLimit(self._hub, log, waiting, self._visible(number, waiting), end)
+            else:
+                log.when_visible(Offset(end - 1), self._visible(number, waiting))
 
     def _visible(self, number: int, parts: list[Part]) -> Callback:
         def done(error: OnelogError | None) -> None:

@@ -3,17 +3,21 @@
 Rules:
 - A client may ask that may read the topic, as for a fetch. It learns names of objects and where the
   store is, never a key: whoever reads the objects needs rights of the store itself.
-- Rows ascend by offset. All records below `cold_end` that are still there lie in rows. An answer
+- Rows ascend by offset. Records below `cold_end` lie in rows, with few exceptions. An answer
   names only rows whose transactions are decided.
-- An answer has `ROWS_MAX` rows at most; `next` says where the next request goes on.
+- An answer has `ROWS_MAX` rows and `ABORTED_MAX` aborted transactions at most; `next` says where
+  the next request goes on. A row with more aborted transactions than that is left out: whoever
+  finds a gap between rows fetches it.
+- A piece of a tier lists its aborted transactions. One of the engine `object` was made before they
+  were decided: the answer lists them.
 - While a lease lasts, the objects of the answer stay, also those that retention or joining drops.
-  It lasts `LEASE_MS`; the next request on the same partition begins another one.
+  It lasts `LEASE_MS`, also across a restart of the broker; the next request on the same partition
+  begins another one.
 """
 
 from __future__ import annotations
 
 import secrets
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,6 +25,8 @@ import msgspec
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Action, PartitionHandle
+from onelog.objects import names
+from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
 from onelog.objects.shown import StoreWords
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 2000
 """Rows of one answer: some 400 KB."""
 LEASE_MS: Final = 3_600_000
+ABORTED_MAX: Final = 20_000
+"""Aborted transactions of one answer: some 600 KB."""
 _SPAN: Final = 1 << 16
 """Offsets that are looked at first."""
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -66,6 +74,8 @@ class ColdAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As the names request has it."""
     lease: str = ""
     lease_ms: int = 0
+    aborted: tuple[AbortedSpan, ...] = ()
+    """Aborted transactions of rows whose pieces do not list them."""
     table: tuple[str, str] | None = None
     """Format and name of the table that the stream's history is; None: it is none."""
 
@@ -92,42 +102,70 @@ async def _answer(
     log = partition.log
     if log.stopped is not None:
         raise log.stopped
-    # The lease comes first: no object goes between the look at the rows and the answer.
-    log.hold_cold(TimestampMs(hub.clock.now_ms() + LEASE_MS))
     stable = log.last_stable_offset
     start, end = max(asked.start, log.start_offset), min(asked.end, stable)
 
-    look = partial(_look, log, start, end, stable)
-    rows, more = await hub.broker.in_thread(look) if start < end else ((), False)
+    def look() -> _Found:
+        # The lease comes first: no object goes between the look at the rows and the answer.
+        log.hold_cold(TimestampMs(hub.clock.now_ms() + LEASE_MS))
+        return _look(log, start, end, stable)
+
+    found = await hub.broker.in_thread(look) if start < end else _Found()
+    rows = tuple(found.rows)
     return ColdAnswer(
         error=none,
         rows=rows,
         cold_end=rows[-1].end if rows else start,
-        next=rows[-1].end if more else None,
+        next=rows[-1].end if found.is_full else None,
         store=store.shown(),
         filter=topic.address if isinstance(topic, View) else None,
         named=named_row(topic, asked.partition),
         lease=asked.lease or secrets.token_hex(8),
         lease_ms=LEASE_MS,
+        aborted=tuple(found.aborted),
         table=_table(topic, asked.partition),
     )
 
 
-def _look(log: PartitionHandle, start: int, end: int, stable: int) -> tuple[tuple[Row, ...], bool]:
-    """In a thread: the rows in [start, end), and whether there are more than an answer holds."""
-    found: list[Row] = []
+class _Found:
+    """Rows of an answer."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.aborted: dict[AbortedSpan, None] = {}
+        """Each once: a long transaction has records in several rows."""
+        self.is_full = False
+        """Whether there are more than an answer holds."""
+
+    def add(self, log: PartitionHandle, row: Row) -> bool:
+        """Add the next row; False: the answer is full."""
+        spans: list[AbortedSpan] = []
+        if names.is_data(row.object):
+            known = log.aborted_between(row.base, row.end)
+            spans = [AbortedSpan(*msgspec.structs.astuple(txn)) for txn in known]
+        if len(spans) > ABORTED_MAX:
+            return True
+        if len(self.rows) == ROWS_MAX or len(self.aborted) + len(spans) > ABORTED_MAX:
+            self.is_full = True
+            return False
+        self.rows.append(row)
+        self.aborted.update(dict.fromkeys(spans))
+        return True
+
+
+def _look(log: PartitionHandle, start: int, end: int, stable: int) -> _Found:
+    """In a thread: the rows in [start, end)."""
+    found = _Found()
     at, span = start, _SPAN
     while at < end:
         upto = min(end, at + span)
         for row in log.cold_rows(Offset(at), Offset(upto)):
-            if row.end > stable:
-                return tuple(found), False
-            if len(found) == ROWS_MAX:
-                return tuple(found), True
-            found.append(row)
-        at = max(upto, found[-1].end if found else 0)
+            if row.end > stable or not found.add(log, row):
+                return found
+            upto = max(upto, row.end)
+        at = upto
         span *= 4  # few rows so far: a partition of a hundred thousand is not read for each page
-    return tuple(found), False
+    return found
 
 
 def _table(topic: KafkaTopic, partition: int) -> tuple[str, str] | None:

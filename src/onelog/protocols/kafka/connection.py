@@ -20,6 +20,7 @@ from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.broker import Principal, note_failed_login
 from onelog.kernel import FrameInput, parse_request_header
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport, Throttled
+from onelog.net.frames import LENGTH_BYTES, Frame, FrameCutter
 from onelog.observe import get_logger
 from onelog.protocols.kafka.admin.auditing import note_request
 from onelog.protocols.kafka.answers import AnswerSlot
@@ -34,7 +35,6 @@ from onelog.protocols.kafka.codec import (
 )
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
-from onelog.protocols.kafka.frames import LENGTH_BYTES, Frame, FrameCutter
 from onelog.protocols.kafka.handlers import HANDLERS
 from onelog.protocols.kafka.producing import Produce
 from onelog.protocols.kafka.refusals import error_body

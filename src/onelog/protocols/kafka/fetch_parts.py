@@ -9,6 +9,8 @@ from onelog.base.errors import OnelogError, without_frames
 from onelog.broker import Callback, Cold, Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.nodes import check_fresh, check_led
+from onelog.protocols.kafka.readers import ReadElsewhere, Readers
 from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Wanted:
         "error",
         "fetched",
         "heard_to",
+        "is_cold",
         "max_bytes",
         "number",
         "offset",
@@ -44,7 +47,14 @@ class Wanted:
         "target",
     )
 
-    def __init__(self, asked: Asked, topic: KafkaTopic | None, refusal: OnelogError | None) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        topic: KafkaTopic | None,
+        refusal: OnelogError | None,
+        from_any: bool = True,
+    ) -> None:
+        """`from_any`: also a replica that does not lead may serve it."""
         self.number, epoch, self.offset, _fetched_epoch, _log_start, self.max_bytes = asked
         self.target: TopicPartition | None = None
         self.error = refusal
@@ -53,7 +63,9 @@ class Wanted:
         self.passed_to = self.offset
         """For a view: up to here there is nothing to show, so that nobody looks there again."""
         self.cold: Cold | None = None
-        """Set while its records are cold."""
+        """Set while its records are cold, and come."""
+        self.is_cold = False
+        """Whether its records were cold when it was read last."""
         self.fetched = NOTHING
         """What was read of it last."""
         self._waits_at = 0
@@ -64,8 +76,19 @@ class Wanted:
             try:
                 self.target = topic.partition(self.number)
                 check_epoch(self.target.log, epoch)
+                check_fresh(self.target.log)
+                if not from_any:
+                    check_led(self.target.log)
             except OnelogError as error:
                 self.error = error
+
+    def send_to(self, readers: Readers) -> None:
+        """Name another replica to the client, if there is one nearer to it."""
+        target = self.target
+        if target is not None and self.error is None:
+            node = readers.nearest(target.log)
+            if node is not None:
+                self.error = ReadElsewhere(node)
 
     # -- waiting
 
@@ -110,6 +133,7 @@ class Wanted:
         Cold bytes are brought, unless the fetch waits for enough of them already.
         """
         self.cold = None
+        self.is_cold = False
         self.fetched = NOTHING
         bringing, self._bringing = self._bringing, None
         if bringing is not None:
@@ -121,6 +145,7 @@ class Wanted:
             fetched = self.target.fetch(self.passed_to, budget, committed)
         except Cold as cold:
             # If other partitions have something to send, the client gets this with its next fetch.
+            self.is_cold = True
             if may_bring:
                 self.error = self.target.log.failure_of(cold)
                 if self.error is None:
@@ -153,11 +178,14 @@ class Wanted:
         target, fetched = self.target, self.fetched
         if self.error is not None or target is None:
             code = ErrorCode.unknown_server_error if self.error is None else code_of(self.error)
+            replica = self.error.node if isinstance(self.error, ReadElsewhere) else _NO_REPLICA
             start = stable = mark = _UNKNOWN
             if target is not None and code is not ErrorCode.unknown_topic_or_partition:
                 start, stable, mark = target.ends()
-            return (self.number, int(code), mark, stable, start, None, _NO_REPLICA, b"")
+            return (self.number, int(code), mark, stable, start, None, replica, b"")
         start, stable, mark = target.ends()
+        if self.is_cold:
+            start = _UNKNOWN  # says to our own clients that nothing came, not that nothing is there
         return (
             self.number,
             0,

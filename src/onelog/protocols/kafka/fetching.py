@@ -26,6 +26,7 @@ from onelog.broker import Action
 from onelog.kernel import encode_fetch_response, parse_fetch
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.fetch_parts import Asked, Row, Wanted
+from onelog.protocols.kafka.readers import Readers
 from onelog.protocols.kafka.rights import topic_named, topic_of_id
 from onelog.protocols.kafka.topics import KafkaTopic, Rest
 from onelog.protocols.kafka.turns import RequestTurns
@@ -33,11 +34,13 @@ from onelog.protocols.kafka.views.looking import RUN_BYTES
 
 if TYPE_CHECKING:
     from onelog.kernel.types import FetchRequest
+    from onelog.net.frames import Frame
     from onelog.protocols.kafka.answers import AnswerSlot
     from onelog.protocols.kafka.connection import Connection
-    from onelog.protocols.kafka.frames import Frame
 
 _READ_COMMITTED: Final = 1
+_NEAREST_FROM: Final = 11
+"""The version from which consumers may read from followers."""
 _ABORTED_BYTES: Final = 16
 """What an answer needs to name an aborted transaction."""
 LOOK_BYTES: Final = 32 * 1024 * 1024
@@ -60,9 +63,11 @@ class Fetch:
         "_committed",
         "_connection",
         "_correlation_id",
+        "_from_any",
         "_is_late",
         "_max_bytes",
         "_min_bytes",
+        "_readers",
         "_rights",
         "_slot",
         "_timer",
@@ -87,6 +92,8 @@ class Fetch:
         self._slot = slot
         self._version = version
         self._correlation_id = correlation_id
+        self._from_any = version >= _NEAREST_FROM
+        self._readers = Readers.find(connection, request.rack_id) if request.rack_id else None
         self._committed = request.isolation_level == _READ_COMMITTED
         self._max_bytes = min(request.max_bytes, limits.fetch_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
@@ -115,6 +122,11 @@ class Fetch:
             return None, error
         return topic, None
 
+    def _send_on(self, readers: Readers) -> None:
+        """Name nearer replicas for the partitions that have one."""
+        for part in self._parts():
+            part.send_to(readers)
+
     def _ask_again(self) -> None:
         """Refuse what the client may not have any more: rights changed while it waited."""
         self._rights = self._connection.hub.rights_changes
@@ -134,7 +146,10 @@ class Fetch:
         """Find the requested partitions. Answer now, or when there is something to send."""
         for name, rows in topics:
             found = self._find(name)
-            self._topics.append((name, [Wanted(row, *found) for row in rows]))
+            from_any = self._from_any
+            self._topics.append((name, [Wanted(row, *found, from_any) for row in rows]))
+        if self._readers is not None:
+            self._send_on(self._readers)
         if not self._try_answer(last_try=self.wait_ms <= 0):
             self._wait()
 
@@ -248,6 +263,12 @@ class Fetch:
 
     # -- in turns
 
+    async def learn_and_serve(self, topics: Topics) -> None:
+        """The same where the client got ids of views from another node."""
+        ids = [uuid.UUID(bytes=name) for name, _rows in topics if isinstance(name, bytes)]
+        await self._connection.hub.elsewhere.learn(ids)
+        await self.serve_in_turns(topics)
+
     async def serve_in_turns(self, topics: Topics) -> None:
         """The same for many partitions, while others have their turns."""
         loop, turns = self._connection.hub.loop, RequestTurns()
@@ -255,8 +276,11 @@ class Fetch:
         self._is_late = self.wait_ms <= 0
         async for name, rows in turns.over(topics):
             found = self._find(name)
-            wanted = [Wanted(row, *found) async for row in turns.timed(rows)]
+            from_any = self._from_any
+            wanted = [Wanted(row, *found, from_any) async for row in turns.timed(rows)]
             self._topics.append((name, wanted))
+        if self._readers is not None:
+            self._send_on(self._readers)
         while not await self._answer_in_turns(turns, last_try=self._is_late):
             await self._wait_in_turns(turns, ends_at + (self._cold_wait_s if self._is_late else 0))
             self._is_late = loop.time() >= ends_at
@@ -343,9 +367,11 @@ def begin_fetch(
     buffer, start, end = frame
     request = parse_fetch(buffer, start, end, version)
     fetch = connection.hub.fetch(connection, slot, request, version, correlation_id)
-    topics = request.topics
+    topics, lacks = request.topics, connection.hub.elsewhere.lacks_id
     if fetch.refusal is not ErrorCode.none:
         fetch.refuse()
+    elif any(isinstance(name, bytes) and lacks(name) for name, _rows in topics):
+        connection.run(slot, fetch.learn_and_serve(topics))
     elif len(topics) + sum([len(rows) for _name, rows in topics]) > AT_ONCE:
         connection.run(slot, fetch.serve_in_turns(topics))
     else:

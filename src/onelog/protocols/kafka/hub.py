@@ -36,6 +36,9 @@ from onelog.protocols.kafka.traced import TracedFetch
 from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
 from onelog.protocols.kafka.transactions.opening import open_coordinator
+from onelog.protocols.kafka.transactions.participants import Participants
+from onelog.protocols.kafka.transactions.verifying import Verifier
+from onelog.protocols.kafka.views.elsewhere import ViewsElsewhere
 from onelog.protocols.kafka.views.registry import Views
 from onelog.security.authenticator import Authenticator
 
@@ -79,6 +82,8 @@ class Hub:
         self.topics = Topics(broker)
         self.views = Views(broker)
         self.topics.views = self.views
+        self.elsewhere = ViewsElsewhere(broker, self.topics, self.views)
+        """Views that other nodes know."""
         self.appends = Appends(self)
         self.connections: Connections[Connection] = Connections(
             authenticator.is_current, broker.troubles
@@ -93,6 +98,10 @@ class Hub:
         self.producer_ids = ProducerIds(broker.store)
         self._groups = RecoveredState[Groups](GROUPS, broker.troubles)
         self._transactions = RecoveredState[Coordinator](TRANSACTIONS, broker.troubles)
+        self.participants: Participants
+        """What transactions touch, here and elsewhere; made with the groups."""
+        self.verifier: Verifier
+        """Verifies writes of transactions that other nodes coordinate; made with the groups."""
         self._opened = AsyncExitStack()
         """Closes everything that is open, the last first."""
         self.rights_changes = 0
@@ -102,6 +111,7 @@ class Hub:
         hang(self._opened, broker.authorizer.on_change, self._rights_changed)
         self._opened.callback(self.views.close)
         self._opened.callback(self.topics.close)
+        self._opened.callback(self.elsewhere.close)
         self._opened.callback(self.appends.close)
 
     async def open(self) -> None:
@@ -116,11 +126,14 @@ class Hub:
         self._opened.callback(self.authenticator.on_change(self.connections.user_changed))
 
     async def _open_transactions(self, groups: Groups) -> None:
+        self.participants = Participants(self.broker, self.topics, groups)
+        self._opened.callback(self.participants.close)
+        self.verifier = Verifier(self)
+        self._opened.callback(self.verifier.close)
         transactions = await self._transactions.open(
             open_coordinator(
                 self.broker,
-                self.topics,
-                groups.offsets,
+                self.participants,
                 self.producer_ids,
                 self.settings.transactions,
                 self.clock,
@@ -131,7 +144,7 @@ class Hub:
 
     @property
     def groups(self) -> Groups:
-        """Every group. Raises StateUnknown."""
+        """Every group of this node. Raises StateUnknown."""
         return self._groups.get()
 
     @property
@@ -139,6 +152,10 @@ class Hub:
         """Every transaction. Raises StateUnknown, also for groups: their offsets move with it."""
         self._groups.get()
         return self._transactions.get()
+
+    def verifies(self, transactional_id: str) -> bool:
+        """Whether this node verifies writes of a transactional id alone."""
+        return self._groups.find() is None or self.verifier.is_coordinated_here(transactional_id)
 
     def samples(self) -> Iterator[Sample]:
         """Numbers of known groups and transactions, for the metrics."""
@@ -181,7 +198,7 @@ class Hub:
 
     def stream_name(self, topic: str) -> str:
         """The name of a new topic's stream: the topic's name, unless that is for another stream."""
-        plain = f"kafka.{topic}" if self.broker.streams.is_reserved(topic) else topic
+        plain = f"kafka.{topic}" if self.broker.streams.checks.is_reserved(topic) else topic
         name, number = plain[:STREAM_NAME_CHARS_MAX], 1
         while self.broker.streams.find(name) is not None:
             number += 1

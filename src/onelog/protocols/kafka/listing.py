@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError, again
 from onelog.base.ids import TimestampMs
+from onelog.broker import PartitionHandle
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.epochs import UNKNOWN_EPOCH, check_epoch
+from onelog.protocols.kafka.epochs import UNKNOWN_EPOCH, check_leader
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import TopicPartition
@@ -26,6 +27,8 @@ LATEST_TIERED: Final = -5
 _NO_OFFSET: Final = -1
 _NO_TIMESTAMP: Final = -1
 _READ_COMMITTED: Final = 1
+_NOT_AVAILABLE_FROM: Final = 5
+"""The version from which clients know OFFSET_NOT_AVAILABLE."""
 
 
 async def list_offsets(hub: Hub, request: Request) -> Body:
@@ -35,14 +38,14 @@ async def list_offsets(hub: Hub, request: Request) -> Body:
     topics = []
     for topic in request.body.topics:
         rows = [
-            await _list_one(asked, topic.name, row, committed=committed)
+            await _list_one(asked, topic.name, row, request.version, committed=committed)
             async for row in turns.over(topic.partitions)
         ]
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-async def _list_one(asked: Asked, name: str, row: Any, *, committed: bool) -> Body:
+async def _list_one(asked: Asked, name: str, row: Any, version: int, *, committed: bool) -> Body:
     answer: Body = {
         "partition_index": row.partition_index,
         "error_code": ErrorCode.none,
@@ -52,10 +55,10 @@ async def _list_one(asked: Asked, name: str, row: Any, *, committed: bool) -> Bo
     }
     try:
         target = asked.get(name).partition(row.partition_index)
-        check_epoch(target.log, given(row, "current_leader_epoch", UNKNOWN_EPOCH))
+        check_leader(target.log, given(row, "current_leader_epoch", UNKNOWN_EPOCH))
         found = await _find(target, row.timestamp, committed=committed)
     except OnelogError as error:
-        answer["error_code"] = code_of(error)
+        answer["error_code"] = _listing_code(error, version)
         return answer
     if found is not None:
         answer["offset"], answer["timestamp"] = found
@@ -68,12 +71,14 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
     if log.stopped is not None:
         raise again(log.stopped)
     if wanted == LATEST:
+        check_settled(log)
         return target.end(committed=committed), _NO_TIMESTAMP
     if wanted == EARLIEST:
         return int(target.ends().start), _NO_TIMESTAMP
     if wanted == EARLIEST_LOCAL:
         return max(int(log.local_start_offset), int(target.ends().start)), _NO_TIMESTAMP
     if wanted == MAX_TIMESTAMP:
+        check_settled(log)
         return await asyncio.to_thread(target.max_timestamp)
     if wanted == LATEST_TIERED:
         tier = log.tier_status()
@@ -85,7 +90,28 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
             ErrorCode.unsupported_version, f"there is no kind {wanted} of offset to list"
         )
     found = await target.offset_for_time(TimestampMs(wanted))
-    return None if found is None else (int(found[0]), int(found[1]))
+    if found is None:
+        check_settled(log)  # a record of this time may lie behind the end that is known
+        return None
+    return int(found[0]), int(found[1])
+
+
+def check_settled(log: PartitionHandle) -> None:
+    """Refuse to tell an end that an earlier leader may have shown further on (KIP-207). Raises
+    KafkaError."""
+    if not log.is_settled:
+        raise KafkaError(
+            ErrorCode.offset_not_available,
+            f"{log.stream}/{log.id} has a new leader, which does not know yet how far the others"
+            " are: try again",
+        )
+
+
+def _listing_code(error: OnelogError, version: int) -> ErrorCode:
+    code = code_of(error)
+    if code is ErrorCode.offset_not_available and version < _NOT_AVAILABLE_FROM:
+        return ErrorCode.leader_not_available  # which older clients know, and try again after
+    return code
 
 
 async def offset_for_leader_epoch(hub: Hub, request: Request) -> Body:
@@ -109,9 +135,11 @@ def _end_of_epoch(asked: Asked, name: str, row: Any) -> Body:
     }
     try:
         target = asked.get(name).partition(row.partition)
-        check_epoch(target.log, row.current_leader_epoch)
+        check_leader(target.log, row.current_leader_epoch)
     except OnelogError as error:
         answer["error_code"] = code_of(error)
         return answer
-    epoch, end = target.log.end_of_epoch(row.leader_epoch, target.end(committed=False))
+    # The end of the log, not the one that readers see: after an election that one may be further
+    # back than where a consumer is already, and nothing was cut.
+    epoch, end = target.log.end_of_epoch(row.leader_epoch, target.log.end_offset)
     return answer | {"leader_epoch": epoch, "end_offset": end}

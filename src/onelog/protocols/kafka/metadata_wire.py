@@ -1,7 +1,8 @@
 """The answer to Metadata as bytes: one packed row per partition, for thousands of partitions.
 
 Rules: the same bytes as the general codec would write, at every version; a test compares them.
-There is one node, so that all rows of an answer have one size and one form.
+Where a node is on its own, all rows of an answer have one size and one form; in a cluster, each row
+has the size that its replicas need.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from onelog.kernel import encode_uvarint
+from onelog.protocols.kafka.nodes import NodeRow
 
 PartitionRow = tuple[int, int, int]
-"""(error code, partition, leader epoch)."""
+"""(error code, partition, leader epoch), on a node on its own."""
+PlacedRow = tuple[int, int, int, int, Sequence[int], Sequence[int], Sequence[int]]
+"""(error code, partition, leader, its epoch, replicas, those in sync, those offline)."""
 
 _OFFLINE_VERSION: Final = 5
 _EPOCH_VERSION: Final = 7
@@ -22,20 +26,14 @@ _OPERATIONS_VERSION: Final = 8
 _FLEXIBLE_VERSION: Final = 9
 _TOPIC_ID_VERSION: Final = 10
 _NO_CLUSTER_OPERATIONS_VERSION: Final = 11
+_ERROR_VERSION: Final = 13
 
 _I32: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">hii")
 _NO_ID: Final = uuid.UUID(int=0)
 _NULL_STRING: Final = b"\xff\xff"
 
 Pack = Callable[[int, int, int], bytes]
-
-
-class NodeRow(NamedTuple):
-    """A broker of the answer."""
-
-    id: int
-    host: str
-    port: int
 
 
 class TopicRow(NamedTuple):
@@ -54,16 +52,31 @@ class MetadataWriter:
     """Encodes an answer at a version, topic by topic: an answer of a million partitions exists only
     as its bytes."""
 
-    def __init__(self, version: int, node: NodeRow) -> None:
+    def __init__(self, version: int, nodes: Sequence[NodeRow], controller: int) -> None:
         self._version = version
-        self._node = node
+        self._nodes = nodes
+        self._controller = controller
         self._string, self._count, self._end = _forms(version)
-        self._pack = _row_writer(version, node.id)
+        self._pack = _row_writer(version, nodes[0].id)
 
     def partitions(self, rows: Iterable[PartitionRow]) -> bytes:
-        """Some partitions of a topic."""
+        """Some partitions of a topic, on a node on its own."""
         pack = self._pack
         return b"".join([pack(*row) for row in rows])
+
+    def placed(self, rows: Iterable[PlacedRow]) -> bytes:
+        """Some partitions of a topic, in a cluster."""
+        version, count, end = self._version, self._count, self._end
+        pieces: list[bytes] = []
+        for error, number, leader, epoch, replicas, isr, offline in rows:
+            pieces.append(_HEAD.pack(error, number, leader))
+            if version >= _EPOCH_VERSION:
+                pieces.append(_I32.pack(epoch))
+            listed = (replicas, isr, offline) if version >= _OFFLINE_VERSION else (replicas, isr)
+            for nodes in listed:
+                pieces += (count(len(nodes)), struct.pack(f">{len(nodes)}i", *nodes))
+            pieces.append(end)
+        return b"".join(pieces)
 
     def topic(self, row: TopicRow) -> bytes:
         """A topic with its partitions."""
@@ -80,19 +93,23 @@ class MetadataWriter:
 
     def answer(self, cluster_id: str, topics: Sequence[bytes], operations: int) -> bytes:
         """The body of the answer; `operations` are the client's on the cluster."""
-        version, node, string = self._version, self._node, self._string
+        version, string = self._version, self._string
         out = b""
         if version >= 3:
             out += _I32.pack(0)  # nobody is throttled
-        out += self._count(1) + _I32.pack(node.id) + string(node.host) + _I32.pack(node.port)
-        if version >= 1:
-            out += string(None)  # no rack
-        out += self._end
+        out += self._count(len(self._nodes))
+        for node in self._nodes:
+            out += _I32.pack(node.id) + string(node.host) + _I32.pack(node.port)
+            if version >= 1:
+                out += string(node.rack)
+            out += self._end
         if version >= 2:
             out += string(cluster_id)
         if version >= 1:
-            out += _I32.pack(node.id)  # the controller
+            out += _I32.pack(self._controller)
         end = self._end
+        if version >= _ERROR_VERSION:
+            end = b"\0\0" + end  # nobody has to begin anew with its first addresses
         if _OPERATIONS_VERSION <= version < _NO_CLUSTER_OPERATIONS_VERSION:
             end = _I32.pack(operations) + end
         return b"".join((out, self._count(len(topics)), *topics, end))

@@ -15,10 +15,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, StateUnknown
+from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, Unavailable
 from onelog.broker import Action
 from onelog.broker.showing import note_written
 from onelog.kernel import (
@@ -43,19 +45,24 @@ from onelog.protocols.kafka.opening import (
 )
 from onelog.protocols.kafka.rights import authorize
 from onelog.protocols.kafka.topics import check_name
+from onelog.protocols.kafka.transactions.coordinator import OUTSIDE
+from onelog.protocols.kafka.transactions.state import Producer
+from onelog.protocols.kafka.transactions.verifying import check_granted, verify_here
 from onelog.queues.claims import Claims, find_claims
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
     from onelog.protocols.kafka.connection import Connection
-    from onelog.protocols.kafka.hub import Hub
     from onelog.protocols.kafka.topics import TopicPartition
-    from onelog.protocols.kafka.transactions.coordinator import Coordinator
+    from onelog.protocols.kafka.transactions.verifying import Grant
 
 _ACKS: Final = (-1, 0, 1)
 _NONE: Final = -1
 _COUNT_AT: Final = 57
 """Where a batch has the number of its records."""
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = struct.Struct(">qh")
+"""Where a batch has the id and the epoch of its producer."""
 _ABORTABLE_FROM: Final = 11
 """The version from which clients know that they may abort their transaction and go on."""
 
@@ -85,11 +92,13 @@ class Produce(AnswerSlot):
 
     __slots__ = (
         "_correlation_id",
+        "_grants",
         "_left",
         "_topics",
         "_transactional_id",
         "_version",
         "acks",
+        "timeout_ms",
     )
 
     def __init__(self, connection: Connection, version: int, correlation_id: int) -> None:
@@ -97,13 +106,16 @@ class Produce(AnswerSlot):
         self._version = version
         self._correlation_id = correlation_id
         self._transactional_id: str | None = None
+        self._grants: dict[tuple[str, int], Grant] | None = None
+        """What another node said, which coordinates the transaction; None: this node does."""
         self.acks = 0
+        self.timeout_ms = 0
         self._left = 1
         self._topics: list[tuple[str, list[Row]]] = []
 
     def begin(self, buffer: bytes | bytearray, start: int, end: int) -> None:
         """Append the batches of the request. Raises ProtocolViolation when it cannot be read."""
-        self._transactional_id, self.acks, _timeout_ms, topics = parse_produce(
+        self._transactional_id, self.acks, self.timeout_ms, topics = parse_produce(
             buffer, start, end, self._version
         )
         pacing = self.connection.pacing
@@ -111,6 +123,11 @@ class Produce(AnswerSlot):
             messages = sum(_counts(buffer, topics))
             self.delay(pacing.publish(messages, end - start, requests=1))
         unopened: list[Unopened] = []
+        if self._transactional_id and not self.connection.hub.verifies(self._transactional_id):
+            # Later requests of this client wait, so that its batches keep their order.
+            self.is_produce = False
+            self.connection.run(self, self._take_granted(buffer, list(topics)))
+            return
         taking = self._take(buffer, topics, unopened)
         if next(taking, _OVER) is _OVER:
             self._take_unopened(unopened)
@@ -125,6 +142,46 @@ class Produce(AnswerSlot):
         self.is_produce = True
         self._take_unopened(unopened)
         self.connection.answers_ready()
+
+    async def _take_granted(
+        self, buffer: bytes | bytearray, topics: list[tuple[str, list[tuple[int, int, int]]]]
+    ) -> None:
+        """As `begin`, for a transaction of another node, which is asked first."""
+        verifier = self.connection.hub.verifier
+        assert self._transactional_id is not None
+        self._grants = await verifier.ask_for(
+            self._transactional_id,
+            self._wishes(buffer, topics),
+            abortable=self._version >= _ABORTABLE_FROM,
+        )
+        try:
+            unopened: list[Unopened] = []
+            for _turn in self._take(buffer, topics, unopened):
+                await asyncio.sleep(0)
+            if unopened:
+                await self._open_and_append(unopened)
+                return
+        finally:
+            verifier.give_back(self._grants.values())
+        self.is_produce = True
+        self.settle()
+        self.connection.answers_ready()
+
+    def _wishes(
+        self,
+        buffer: bytes | bytearray,
+        topics: Iterable[tuple[str, list[tuple[int, int, int]]]],
+    ) -> Iterator[tuple[str, TopicPartition, Producer]]:
+        """Where transactional batches want to go; what else is wrong with them comes later."""
+        for name, partitions in topics:
+            for number, first, last in partitions:
+                at = first + _PRODUCER_AT
+                if at + _PRODUCER.size > last or first < 0:
+                    continue
+                producer = Producer(*_PRODUCER.unpack_from(buffer, at))
+                with contextlib.suppress(OnelogError):
+                    target = self.connection.hub.topics.get(name).partition(number)
+                    yield name, target, producer
 
     def _take(
         self,
@@ -285,22 +342,25 @@ class Produce(AnswerSlot):
         principal = connection.principal
         assert principal is not None, "nothing is asked before the login"
         if info.attributes & ATTR_TRANSACTIONAL:
-            _transactions(connection.hub).verify(
-                self._transactional_id,
-                info.producer_id,
-                info.producer_epoch,
-                topic,
-                target.number,
-                abortable=self._version >= _ABORTABLE_FROM,
-            )
+            self._verify(topic, target, Producer(info.producer_id, info.producer_epoch))
         connection.hub.appends.add((self, rows, at), target, data, info, principal)
         if topic not in connection.written:
             note_written(connection.written, topic)
 
+    def _verify(self, topic: str, target: TopicPartition, producer: Producer) -> None:
+        """Refuse a batch outside its transaction, in the step that appends it. Raises
+        KafkaError."""
+        abortable = self._version >= _ABORTABLE_FROM
+        if self._grants is None:
+            hub, name = self.connection.hub, self._transactional_id
+            verify_here(hub, name, producer, topic, target.number, abortable=abortable)
+        else:
+            check_granted(self._grants, producer, topic, target, OUTSIDE[abortable])
+
     def refuse(self, rows: list[Row], at: int, number: int, error: OnelogError) -> None:
         """Nothing was appended for a partition."""
         blamed = error.blamed if isinstance(error, RecordsRefused) else NO_BLAME
-        rows[at] = (number, int(code_of(error)), _NONE, _NONE, _NONE, str(error), blamed)
+        rows[at] = (number, int(_code(error)), _NONE, _NONE, _NONE, str(error), blamed)
         if self.acks == 0:
             self.connection.fail(error)
 
@@ -333,9 +393,8 @@ def _counts(
                 yield max(0, int.from_bytes(buffer[at : at + 4], "big", signed=True))
 
 
-def _transactions(hub: Hub) -> Coordinator:
-    try:
-        return hub.transactions
-    except StateUnknown as error:
-        # Kafka's code for a transaction that cannot be verified now: producers send again.
-        raise KafkaError(ErrorCode.not_enough_replicas, str(error)) from None
+def _code(error: OnelogError) -> ErrorCode:
+    """The code for a partition to which nothing was appended, or of which that is not known."""
+    if isinstance(error, Unavailable):  # too few replicas are in sync: nothing was appended
+        return ErrorCode.not_enough_replicas
+    return code_of(error)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
 from onelog.base.errors import StateUnknown
-from onelog.broker.broker import STATE_UNKNOWN
+from onelog.broker.shards import STATE_UNKNOWN
 from onelog.observe import Troubles
 
 State = TypeVar("State")

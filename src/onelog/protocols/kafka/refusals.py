@@ -13,6 +13,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.groups.committing import fetch_code
 from onelog.protocols.kafka.request import Request
 
 Refuse = Callable[[Request, OnelogError], Body]
@@ -57,10 +58,7 @@ def _each_transaction(request: Request, error: OnelogError) -> Body:
 
 
 def _offset_fetch(request: Request, error: OnelogError) -> Body:
-    code, body = code_of(error), request.body
-    if code is ErrorCode.coordinator_not_available:
-        # Most clients fail on that code here, and all of them try again after this one.
-        code = ErrorCode.coordinator_load_in_progress
+    code, body = fetch_code(error), request.body
     if request.version >= _FETCH_BATCHED:
         return {
             "groups": [

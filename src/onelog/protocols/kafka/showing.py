@@ -113,6 +113,7 @@ class KafkaDesk:
         return [group.name for group in self._hub.groups.listed()]
 
     def _group(self, name: str) -> Group:
+        self._hub.groups.check(name)
         group = self._hub.groups.find(name)
         if group is None:
             raise NotFound(f"there is no group {name!r}; GET /api/v1/kafka/groups lists them")

@@ -36,6 +36,7 @@ from onelog.broker import (
 from onelog.kernel import ATTR_CODEC_MASK, BatchInfo, scan_batches
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.opening import TimeBounds
+from onelog.protocols.kafka.readers import check_not_ahead
 from onelog.record.batch import recompressed
 
 if TYPE_CHECKING:
@@ -225,6 +226,10 @@ class StreamPartition:
         if not log.start_offset <= offset <= end:
             if log.stopped is not None:
                 raise again(log.stopped)
+            if offset > end:
+                check_not_ahead(log, offset)
+                if offset <= log.end_offset:  # a leader of a moment: it will be seen again
+                    return NOTHING
             raise OffsetOutOfRange(
                 f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to {end}"
             )
@@ -308,6 +313,10 @@ class StreamTopic:
             self.stream is stream
             and self._config is stream.config
             and len(self._partitions) == len(stream.partitions)
+            and all(
+                known.log is log
+                for known, log in zip(self._partitions, stream.partitions, strict=True)
+            )
         )
 
     @property
@@ -407,6 +416,10 @@ class Topics:
             self._names[stream_name] = name
             self._streams[name] = topic
             self._ids[topic.id] = topic
+
+    def is_made(self, name: str) -> bool:
+        """Whether a stream was made for this name: it needs no look at records."""
+        return name in self._streams
 
     def find(self, name: str) -> KafkaTopic | None:
         """The topic of a name; None: there is none. Raises KafkaError for a bad name."""

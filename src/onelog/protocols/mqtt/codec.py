@@ -8,7 +8,7 @@ aliases, receive maximum).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from onelog.protocols.mqtt.codec_connect import (
@@ -43,14 +43,15 @@ from onelog.protocols.mqtt.codec_subscribe import (
     encode_unsuback,
     encode_unsubscribe,
 )
-from onelog.protocols.mqtt.errors import malformed, protocol_error
+from onelog.protocols.mqtt.errors import MqttError, malformed, protocol_error
 from onelog.protocols.mqtt.packet_types import (
     FIXED_FLAGS,
     SENDERS,
     SENDERS_V3,
+    V5,
+    V31,
     PacketType,
     Side,
-    Version,
 )
 from onelog.protocols.mqtt.packets import Packet
 from onelog.protocols.mqtt.wire import PacketReader, write_varint
@@ -59,6 +60,7 @@ __all__ = ["answer_version", "decode_packet", "encode_packet"]
 
 _P = PacketType
 
+_CONNECT: Final = _P.CONNECT
 Decoder = Callable[[PacketReader, int, int, Side], Packet]
 Encoder = Callable[[Any, int], tuple[int, bytes]]
 
@@ -84,6 +86,27 @@ _DECODERS: Final[dict[PacketType, Decoder]] = {
     _P.DISCONNECT: decode_disconnect,
     _P.AUTH: decode_auth,
 }
+
+_Legal = tuple[tuple[PacketType, str, int, Decoder] | None, ...]
+
+
+def _legal(senders: Mapping[PacketType, frozenset[Side]], sender: Side) -> _Legal:
+    """What a side may send, by number: packet type, name, its only legal flags (-1: it has real
+    ones), decoder. Python 3.11 looks up a member of an enumeration by calls of functions."""
+    return (
+        None,
+        *(
+            (kind, kind.name, FIXED_FLAGS.get(kind, -1), _DECODERS[kind])
+            if sender in senders[kind]
+            else None
+            for kind in PacketType
+        ),
+    )
+
+
+_SERVER: Final = Side.SERVER
+_LEGAL_V5: Final = (_legal(SENDERS, Side.CLIENT), _legal(SENDERS, Side.SERVER))
+_LEGAL_V3: Final = (_legal(SENDERS_V3, Side.CLIENT), _legal(SENDERS_V3, Side.SERVER))
 
 _ENCODERS: Final[dict[PacketType, Encoder]] = {
     _P.CONNECT: encode_connect,
@@ -112,17 +135,22 @@ def decode_packet(
     CONNECT has its own version in its body; `version` is ignored then.
     """
     number, flags = first_byte >> 4, first_byte & 0x0F
-    if number == 0 or (number == _P.AUTH and version != Version.V5):
-        raise malformed(f"packet type {number} is reserved in this version")  # 2.1.2
-    kind = PacketType(number)
-    senders = SENDERS if version == Version.V5 else SENDERS_V3
-    if sender not in senders[kind]:
-        raise protocol_error(f"a {sender.value} may not send {kind.name}")
+    rows = _LEGAL_V5 if version == V5 else _LEGAL_V3
+    row = rows[sender is _SERVER][number]
+    if row is None:
+        raise _not_legal(number, version, sender)
+    kind, name, fixed, decode = row
     # MQTT 3.1 has no rule on unused flag bits, and its clients set DUP in SUBSCRIBE and PUBREL.
-    strict = version != Version.V31 or kind is _P.CONNECT
-    if strict and flags != FIXED_FLAGS.get(kind, flags):
-        raise malformed(f"the first byte of {kind.name} has flags 0x{flags:X}")  # 2.1.3-1
-    return _DECODERS[kind](PacketReader(bytes(body), kind.name), flags, version, sender)
+    if flags != fixed and fixed >= 0 and (version != V31 or kind is _CONNECT):
+        raise malformed(f"the first byte of {name} has flags 0x{flags:X}")  # 2.1.3-1
+    return decode(PacketReader(bytes(body), name), flags, version, sender)
+
+
+def _not_legal(number: int, version: int, sender: Side) -> MqttError:
+    kind = PacketType(number) if number else None
+    if kind is None or (kind is PacketType.AUTH and version != V5):
+        return malformed(f"packet type {number} is reserved in this version")  # 2.1.2
+    return protocol_error(f"a {sender.value} may not send {kind.name}")
 
 
 def encode_packet(packet: Packet, version: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Final
 
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.errors import MqttError, malformed, protocol_error
-from onelog.protocols.mqtt.packet_types import WILL, PacketType, Side, Version
+from onelog.protocols.mqtt.packet_types import V5, V31, V311, WILL, PacketType, Side, Version
 from onelog.protocols.mqtt.packets import Connack, Connect, Will
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
@@ -25,9 +25,9 @@ from onelog.protocols.mqtt.topics import check_topic_name
 from onelog.protocols.mqtt.wire import PacketReader, write_binary, write_text, write_u8, write_u16
 
 _PROTOCOL_NAMES: Final[dict[int, str]] = {
-    Version.V31: "MQIsdp",
-    Version.V311: "MQTT",
-    Version.V5: "MQTT",
+    V31: "MQIsdp",
+    V311: "MQTT",
+    V5: "MQTT",
 }
 
 _BRIDGE: Final = 0x80
@@ -38,6 +38,17 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 
+_HEADS: Final = {b"\0\4MQTT\4": V311, b"\0\4MQTT\5": V5}
+"""How almost every CONNECT begins: name and level, which say the version."""
+_HEAD_BYTES: Final = 7
+_PLAIN_FLAGS: Final = (_CLEAN, 0)
+_FIXED_BYTES: Final = 10
+"""With the flags and the keep alive behind the head."""
+
+ACCEPTED_V3: Final = (b"\x20\x02\x00\x00", b"\x20\x02\x01\x00")
+"""The whole CONNACK that accepts a client of version 3, without and with a session. MQTT 3.1 knows
+only the first."""
+
 
 def answer_version(body: bytes | memoryview) -> Version:
     """The version in which a CONNECT is answered, also one that cannot be decoded.
@@ -45,22 +56,33 @@ def answer_version(body: bytes | memoryview) -> Version:
     An unknown level is answered in the newest version (3.1.2-2), unless its high bit is set:
     bridges of version 3 mark themselves so.
     """
+    known = _HEADS.get(bytes(body[:_HEAD_BYTES]))
+    if known is not None:
+        return known
     raw = bytes(body[:16])
     if raw.startswith(b"\0\6MQIsdp"):
-        return Version.V31
-    if raw.startswith(b"\0\4MQTT") and Version.V5 <= raw[6:7].ljust(1, b"\0")[0] < _BRIDGE:
-        return Version.V5
-    return Version.V311
+        return V31
+    if raw.startswith(b"\0\4MQTT") and V5 <= raw[6:7].ljust(1, b"\0")[0] < _BRIDGE:
+        return V5
+    return V311
 
 
 def decode_connect(reader: PacketReader, _flags: int, _version: int, _sender: Side) -> Connect:
     """Read CONNECT; its version is in its body."""
-    version = _read_version(reader)
-    flags = reader.u8("connect flags")
-    _check_flags(flags, version)
-    keep_alive_s = reader.u16("keep alive")
+    raw = reader.ahead(_FIXED_BYTES)
+    version = _HEADS.get(raw[:_HEAD_BYTES], 0) if len(raw) == _FIXED_BYTES else 0
+    if version:
+        reader.skip(_FIXED_BYTES)
+        flags = raw[7]
+        _check_flags(flags, version)
+        keep_alive_s = raw[8] << 8 | raw[9]
+    else:
+        version = _read_version(reader)
+        flags = reader.u8("connect flags")
+        _check_flags(flags, version)
+        keep_alive_s = reader.u16("keep alive")
     properties = NO_PROPERTIES
-    if version == Version.V5:
+    if version == V5:
         properties = decode_properties(reader, PacketType.CONNECT)
         if properties.authentication_data is not None and properties.authentication_method is None:
             raise protocol_error("CONNECT has Authentication Data without a method")  # 3.1.2.11.10
@@ -69,7 +91,7 @@ def decode_connect(reader: PacketReader, _flags: int, _version: int, _sender: Si
     _check_client_id(client_id, clean, version)
     will = _read_will(reader, flags, version) if flags & _WILL else None
     # 3.1: the remaining length counts more than the flag; a missing user name or password is none.
-    loose = version == Version.V31
+    loose = version == V31
     username = password = None
     if flags & _USERNAME and (reader.left or not loose):
         username = reader.text("user name")
@@ -100,12 +122,14 @@ def _read_version(reader: PacketReader) -> int:
 
 
 def _check_flags(flags: int, version: int) -> None:
+    if flags in _PLAIN_FLAGS:
+        return
     will_qos = flags >> _WILL_QOS_SHIFT & 3
     if flags & _WILL and will_qos == 3:
         raise malformed("the Will QoS is 3")  # 3.1.2-12
-    if flags & _PASSWORD and not flags & _USERNAME and version < Version.V5:
+    if flags & _PASSWORD and not flags & _USERNAME and version < V5:
         raise malformed("CONNECT has a password without a user name")  # MQTT 3.1.2-22
-    if version == Version.V31:
+    if version == V31:
         return
     if flags & 1:
         raise malformed("the reserved connect flag is set")  # 3.1.2-3
@@ -116,9 +140,9 @@ def _check_flags(flags: int, version: int) -> None:
 
 
 def _check_client_id(client_id: str, clean: bool, version: int) -> None:
-    if client_id or version == Version.V5:
+    if client_id or version == V5:
         return
-    if version == Version.V31:
+    if version == V31:
         why = "MQTT 3.1 needs a client identifier"
     elif not clean:
         why = "a session that is kept needs a client identifier"  # MQTT 3.1.3-8
@@ -128,7 +152,7 @@ def _check_client_id(client_id: str, clean: bool, version: int) -> None:
 
 
 def _read_will(reader: PacketReader, flags: int, version: int) -> Will:
-    properties = decode_properties(reader, WILL) if version == Version.V5 else NO_PROPERTIES
+    properties = decode_properties(reader, WILL) if version == V5 else NO_PROPERTIES
     topic = reader.text("will topic")
     check_topic_name(topic, "will topic")
     payload = reader.binary("will payload")
@@ -148,9 +172,9 @@ def encode_connect(packet: Connect, _version: int) -> tuple[int, bytes]:
     name = _PROTOCOL_NAMES.get(version)
     if name is None:
         raise InvalidRequest(f"there is no MQTT protocol level {version}; use 3, 4 or 5")
-    if packet.password is not None and packet.username is None and version < Version.V5:
+    if packet.password is not None and packet.username is None and version < V5:
         raise InvalidRequest("a password needs a user name before MQTT 5")
-    v5 = version == Version.V5
+    v5 = version == V5
     flags = _CLEAN if packet.clean_start else 0
     out = b""
     if v5:
@@ -176,11 +200,11 @@ def encode_connect(packet: Connect, _version: int) -> tuple[int, bytes]:
 def decode_connack(reader: PacketReader, _flags: int, version: int, sender: Side) -> Connack:
     """Read CONNACK."""
     acknowledge = reader.u8("acknowledge flags")
-    if acknowledge > 1 and version != Version.V31:
+    if acknowledge > 1 and version != V31:
         raise malformed("a reserved acknowledge flag of CONNACK is set")  # 3.2.2-1
-    present = acknowledge == 1 and version != Version.V31
+    present = acknowledge == 1 and version != V31
     properties = NO_PROPERTIES
-    if version == Version.V5:
+    if version == V5:
         reason = decode_reason(reader.u8("reason code"), PacketType.CONNACK, sender)
         properties = decode_properties(reader, PacketType.CONNACK)
     else:
@@ -197,10 +221,10 @@ def decode_connack(reader: PacketReader, _flags: int, version: int, sender: Side
 def encode_connack(packet: Connack, version: int) -> tuple[int, bytes]:
     """The flags and body of CONNACK; version 3 has two bytes and no more."""
     present = packet.session_present and packet.reason is ReasonCode.SUCCESS
-    if version == Version.V5:
+    if version == V5:
         body = bytes((present, packet.reason))
         return 0, body + encode_properties(packet.properties, PacketType.CONNACK)
     code = RETURN_CODES[packet.reason]
     if code is None:
         raise InvalidRequest(f"MQTT 3 has no return code for {packet.reason.name}; just close")
-    return 0, bytes((present and version != Version.V31, code))
+    return 0, bytes((present and version != V31, code))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.errors import protocol_error
-from onelog.protocols.mqtt.packet_types import PacketType, Side, Version
+from onelog.protocols.mqtt.packet_types import V5, PacketType, Side
 from onelog.protocols.mqtt.packets import Auth, Disconnect, Pingreq, Pingresp
 from onelog.protocols.mqtt.properties import (
     NO_PROPERTIES,
@@ -36,7 +36,7 @@ def encode_ping(_packet: Pingreq | Pingresp, _version: int) -> tuple[int, bytes]
 
 def decode_disconnect(reader: PacketReader, _flags: int, version: int, sender: Side) -> Disconnect:
     """Read DISCONNECT; version 5 may leave out the code and the properties."""
-    if version != Version.V5:
+    if version != V5:
         reader.finish()
         return Disconnect()
     reason, properties = _read_tail(reader, PacketType.DISCONNECT, sender)
@@ -66,12 +66,12 @@ def _read_tail(
 
 def encode_disconnect(packet: Disconnect, version: int) -> tuple[int, bytes]:
     """The flags and body of DISCONNECT; version 3 has no body."""
-    return 0, _tail(packet) if version == Version.V5 else b""
+    return 0, _tail(packet) if version == V5 else b""
 
 
 def encode_auth(packet: Auth, version: int) -> tuple[int, bytes]:
     """The flags and body of AUTH."""
-    if version != Version.V5:
+    if version != V5:
         raise InvalidRequest("AUTH exists in MQTT 5 only")
     return 0, _tail(packet)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.errors import malformed, protocol_error
-from onelog.protocols.mqtt.packet_types import PacketType, Side, Version
+from onelog.protocols.mqtt.packet_types import V5, V31, PacketType, Side
 from onelog.protocols.mqtt.packets import Ack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
 from onelog.protocols.mqtt.reason_bytes import decode_reason
@@ -46,14 +46,14 @@ def decode_publish(reader: PacketReader, flags: int, version: int, sender: Side)
     qos = flags >> 1 & 3
     if qos == 3:
         raise malformed("PUBLISH has QoS 3")  # 3.3.1-4
-    if flags & _DUP and not qos and version != Version.V31:
+    if flags & _DUP and not qos and version != V31:
         raise malformed("PUBLISH of QoS 0 is marked as a duplicate")  # 3.3.1-2
     topic = reader.text("topic name")
-    if version != Version.V5:
+    if version != V5:
         check_topic_name(topic, "topic name")
     packet_id = read_packet_id(reader, "PUBLISH") if qos else 0
     properties = NO_PROPERTIES
-    if version == Version.V5:
+    if version == V5:
         properties = decode_properties(reader, PacketType.PUBLISH)
         if topic:
             check_topic_name(topic, "topic name")
@@ -80,14 +80,14 @@ def encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
         raise InvalidRequest("a PUBLISH of QoS 0 is never a duplicate")
     if has_wildcard(packet.topic):
         raise InvalidRequest(f"the topic {packet.topic[:60]!r} has a wildcard")
-    aliased = version == Version.V5 and packet.properties.topic_alias is not None
+    aliased = version == V5 and packet.properties.topic_alias is not None
     if not packet.topic and not aliased:
         raise InvalidRequest("a PUBLISH needs a topic or, in MQTT 5, a topic alias")
     flags = packet.qos << 1 | (_RETAIN if packet.retain else 0) | (_DUP if packet.dup else 0)
     parts = [write_text(packet.topic)]
     if packet.qos:
         parts.append(write_packet_id(packet.packet_id))
-    if version == Version.V5:
+    if version == V5:
         parts.append(encode_properties(packet.properties, PacketType.PUBLISH))
     parts.append(packet.payload)
     return flags, b"".join(parts)
@@ -97,7 +97,7 @@ def decode_ack(kind: PacketType, reader: PacketReader, version: int, sender: Sid
     """Read one of the four answers; version 5 may leave out the code and the properties."""
     packet_id = read_packet_id(reader, kind.name)
     reason, properties = ReasonCode.SUCCESS, NO_PROPERTIES
-    if version == Version.V5 and reader.left:
+    if version == V5 and reader.left:
         reason = decode_reason(reader.u8("reason code"), kind, sender)
         if reader.left:  # 3.4.2.2.1: without a property length it is 0
             properties = decode_properties(reader, kind)
@@ -109,7 +109,7 @@ def encode_ack(packet: Ack, version: int) -> tuple[int, bytes]:
     """The flags and body of an answer, as short as the version allows."""
     flags = 2 if packet.type is PacketType.PUBREL else 0
     body = write_packet_id(packet.packet_id)
-    if version != Version.V5:
+    if version != V5:
         return flags, body
     if packet.properties != NO_PROPERTIES:
         body += bytes((packet.reason,)) + encode_properties(packet.properties, packet.type)

@@ -7,7 +7,7 @@ from typing import Final
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.codec_publish import read_packet_id, write_packet_id
 from onelog.protocols.mqtt.errors import MqttError, malformed, protocol_error
-from onelog.protocols.mqtt.packet_types import PacketType, Side, Version
+from onelog.protocols.mqtt.packet_types import V5, V31, PacketType, Side
 from onelog.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from onelog.protocols.mqtt.properties import (
     NO_PROPERTIES,
@@ -34,7 +34,7 @@ _SUBACK_V3: Final = frozenset({0, 1, 2, 0x80})
 
 def _read_head(reader: PacketReader, kind: PacketType, version: int) -> tuple[int, Properties]:
     packet_id = read_packet_id(reader, kind.name)
-    if version == Version.V5:
+    if version == V5:
         return packet_id, decode_properties(reader, kind)
     return packet_id, NO_PROPERTIES
 
@@ -64,8 +64,8 @@ def decode_subscribe(reader: PacketReader, _flags: int, version: int, _sender: S
 
 def _subscription(text: str, options: int, version: int) -> Subscription:
     qos = options & 3
-    if version != Version.V5:
-        reserved = options & _RESERVED_V3 and version != Version.V31
+    if version != V5:
+        reserved = options & _RESERVED_V3 and version != V31
         if reserved or qos == 3:  # MQTT 3-8.3-4
             raise malformed(f"0x{options:02X} is not a requested QoS")
         return Subscription(text, qos)
@@ -91,7 +91,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
         if row.qos not in (0, 1, 2) or row.retain_handling not in (0, 1, 2):
             raise InvalidRequest(f"the subscription {row} has an option outside 0 to 2")
         options = row.qos
-        if version == Version.V5:
+        if version == V5:
             options |= row.retain_handling << _RETAIN_HANDLING_SHIFT
             options |= _NO_LOCAL if row.no_local else 0
             options |= _RETAIN_AS_PUBLISHED if row.retain_as_published else 0
@@ -101,7 +101,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
 
 def _head(packet: Subscribe | Suback | Unsubscribe | Unsuback, version: int) -> bytes:
     head = write_packet_id(packet.packet_id)
-    if version == Version.V5:
+    if version == V5:
         head += encode_properties(packet.properties, packet.type)
     return head
 
@@ -112,7 +112,7 @@ def decode_suback(reader: PacketReader, _flags: int, version: int, sender: Side)
     codes = reader.rest()
     if not codes:
         raise protocol_error("SUBACK has no code")
-    if version != Version.V5 and not _SUBACK_V3.issuperset(codes):
+    if version != V5 and not _SUBACK_V3.issuperset(codes):
         raise protocol_error("SUBACK has a code that MQTT 3 does not know")  # MQTT 3.9.3-2
     reasons = tuple(decode_reason(code, PacketType.SUBACK, sender) for code in codes)
     return Suback(packet_id, reasons, properties)
@@ -121,7 +121,7 @@ def decode_suback(reader: PacketReader, _flags: int, version: int, sender: Side)
 def encode_suback(packet: Suback, version: int) -> tuple[int, bytes]:
     """The flags and body of SUBACK; version 3 has one code for every failure."""
     codes = bytes(packet.reasons)
-    if version != Version.V5:
+    if version != V5:
         codes = bytes(min(code, ReasonCode.UNSPECIFIED_ERROR) for code in codes)
     return 0, _head(packet, version) + codes
 
@@ -149,7 +149,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
 def decode_unsuback(reader: PacketReader, _flags: int, version: int, sender: Side) -> Unsuback:
     """Read UNSUBACK; it has codes in version 5 only."""
     packet_id, properties = _read_head(reader, PacketType.UNSUBACK, version)
-    if version != Version.V5:
+    if version != V5:
         reader.finish()
         return Unsuback(packet_id)
     codes = reader.rest()
@@ -161,4 +161,4 @@ def decode_unsuback(reader: PacketReader, _flags: int, version: int, sender: Sid
 
 def encode_unsuback(packet: Unsuback, version: int) -> tuple[int, bytes]:
     """The flags and body of UNSUBACK."""
-    return 0, _head(packet, version) + (bytes(packet.reasons) if version == Version.V5 else b"")
+    return 0, _head(packet, version) + (bytes(packet.reasons) if version == V5 else b"")

@@ -11,30 +11,40 @@ Rules:
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError, Unavailable
+from onelog.base.errors import (
+    NotAuthenticated,
+    NotAuthorized,
+    NotLeader,
+    OnelogError,
+    StateLoading,
+    Unavailable,
+)
 from onelog.broker import note_failed_login
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
+from onelog.protocols.mqtt.codec_connect import ACCEPTED_V3
 from onelog.protocols.mqtt.delayed import PREFIX as DELAYED
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
 from onelog.protocols.mqtt.fitting import fit_packet
 from onelog.protocols.mqtt.keeping import KeptBody
+from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.pacing import count_subscriptions, take_seat
-from onelog.protocols.mqtt.packet_types import Version
+from onelog.protocols.mqtt.packet_types import V5, V31
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Will
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.permission import check_owner, principal_of, session_cursor
-from onelog.protocols.mqtt.properties import Properties
+from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.session_state import cursor_name
 from onelog.protocols.mqtt.special import parse_address
-from onelog.protocols.mqtt.state import State
+from onelog.protocols.mqtt.state import CLOSED, CONNECTED
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.protocols.mqtt.traced import TracedSession
 from onelog.queues.addresses import is_writable
@@ -50,6 +60,11 @@ EXPIRY_NEVER_S: Final = 0xFFFF_FFFF
 _TOKEN_LOOK_S: Final = 3600.0
 """Longest time between two looks at the clock: the wall clock may change."""
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+_IDS_PER_SHARD: Final = 20
+"""How often an id is drawn, per shard, before a client is told to go elsewhere."""
+
+_Told = tuple[int | None, str | None, int | None]
+"""What a client of version 5 hears of itself: the expiry of its session, its id, its keep alive."""
 
 
 def on_connect(connection: Connection, packet: Connect) -> None:
@@ -77,7 +92,7 @@ def on_auth(connection: Connection, packet: Auth) -> None:
     """Go on with an enhanced authentication, or begin a new one on a live connection."""
     exchange = connection.exchange
     method = packet.properties.authentication_method
-    if connection.state is State.CONNECTED and packet.reason is ReasonCode.REAUTHENTICATE:
+    if connection.state is CONNECTED and packet.reason is ReasonCode.REAUTHENTICATE:
         known = connection.connect_packet
         if known is None or method is None or known.properties.authentication_method != method:
             raise protocol_error("re-authentication needs the method of CONNECT")  # 4.12.1-1
@@ -104,7 +119,7 @@ async def _step(connection: Connection, data: bytes | None) -> None:
     properties = Properties(authentication_method=exchange.mechanism, authentication_data=answer)
     if not exchange.done:
         connection.send(Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties))
-    elif connection.state is State.CONNECTED:
+    elif connection.state is CONNECTED:
         connection.exchange = None
         assert exchange.identity is not None
         if exchange.identity.name != connection.principal.name:
@@ -126,7 +141,7 @@ async def _connect_with_password(connection: Connection, packet: Connect) -> Non
         if packet.username is None:  # no credentials were given
             raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
         raise
-    await _accept(connection, packet, identity, Properties())
+    await _accept(connection, packet, identity, NO_PROPERTIES)
 
 
 def _note(connection: Connection, user: str | None, error: NotAuthenticated) -> None:
@@ -163,7 +178,7 @@ async def _identify(connection: Connection, packet: Connect) -> Identity:
 async def _accept(
     connection: Connection, packet: Connect, identity: Identity, extra: Properties
 ) -> None:
-    hub, limits, output = connection.hub, connection.hub.limits, connection.output
+    hub, output = connection.hub, connection.output
     connection.identity = identity
     redirect = hub.features.redirect
     if redirect.to:  # MQTT5 4.11
@@ -174,24 +189,15 @@ async def _accept(
         return
     client_id, assigned = _client_id(connection, packet)
     connection.principal = principal_of(hub, identity, client_id)
+    hub.clients.check(client_id)
     expiry_ms, expiry_told = _session_expiry(connection, packet)
     if expiry_ms:
         check_owner(hub, connection.principal, session_cursor(client_id))
     keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
-    properties = extra
-    if connection.version == Version.V5:  # earlier versions have no field for it
-        properties = msgspec.structs.replace(
-            extra,
-            session_expiry_s=expiry_told,
-            assigned_client_id=assigned,
-            server_keep_alive_s=keep_alive_told,
-            receive_maximum=limits.receive_maximum,
-            maximum_packet_size=limits.packet_bytes,
-            topic_alias_maximum=limits.topic_alias_maximum or None,
-        )
-        answer = Connack(properties=properties)
-        if fit_packet(answer, connection.version, output.packet_bytes_max) is None:
-            raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
+    answers = ACCEPTED_V3
+    if connection.version == V5:  # earlier versions have no field for it
+        told = expiry_told, assigned, keep_alive_told
+        answers = _accepted_v5(hub.limits, extra, told, output.packet_bytes_max)
     _check_will(connection, packet.will)
     _check_room(connection, client_id, expiry_ms)
     take_seat(connection, client_id)
@@ -200,15 +206,16 @@ async def _accept(
         session = await _enter(connection, packet, client_id, expiry_ms)
     finally:
         connection.entered.set()
-    if connection.state is State.CLOSED or connection.transport.is_closing():
+    if connection.state is CLOSED or connection.transport.is_closing():
         connection.will = None  # the client was not accepted
         await hub.leave(connection)
         return
     assert connection.door is not None
     hub.sessions[client_id] = session
     hub.counters.connects += 1
-    connection.state = State.CONNECTED
-    connection.send(Connack(session_present=connection.door.resumed, properties=properties))
+    connection.state = CONNECTED
+    knows = connection.version != V31
+    connection.send_bytes(answers[knows and connection.door.resumed])
     connection.open_up()
     count_subscriptions(connection)
     connection.accept(keep_alive_s)
@@ -218,11 +225,47 @@ async def _accept(
     await subscribe_configured(connection)
 
 
+def _accepted_v5(
+    limits: MqttLimits, extra: Properties, told: _Told, bytes_max: int
+) -> tuple[bytes, bytes]:
+    """The whole CONNACK that accepts a client, without and with a session. Raises MqttError when it
+    is larger than the client takes."""
+    ours = limits.receive_maximum, limits.packet_bytes, limits.topic_alias_maximum or None
+    if extra is NO_PROPERTIES and told[1] is None and not bytes_max:
+        return _common_v5(told, ours)
+    return _encode_v5(extra, told, ours, bytes_max)
+
+
+@lru_cache(maxsize=64)
+def _common_v5(told: _Told, ours: tuple[int, int, int | None]) -> tuple[bytes, bytes]:
+    """What most clients get: all of it is settings of ours."""
+    return _encode_v5(NO_PROPERTIES, told, ours, 0)
+
+
+def _encode_v5(
+    extra: Properties, told: _Told, ours: tuple[int, int, int | None], bytes_max: int
+) -> tuple[bytes, bytes]:
+    properties = msgspec.structs.replace(
+        extra,
+        session_expiry_s=told[0],
+        assigned_client_id=told[1],
+        server_keep_alive_s=told[2],
+        receive_maximum=ours[0],
+        maximum_packet_size=ours[1],
+        topic_alias_maximum=ours[2],
+    )
+    without = fit_packet(Connack(properties=properties), V5, bytes_max)
+    resumed = fit_packet(Connack(session_present=True, properties=properties), V5, bytes_max)
+    if without is None or resumed is None:
+        raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
+    return without, resumed
+
+
 def _watch_token(connection: Connection) -> None:
     """End the connection when the token of its login expires."""
     connection.token_timer = None
     identity, hub = connection.identity, connection.hub
-    if identity is None or connection.state is not State.CONNECTED:
+    if identity is None or connection.state is not CONNECTED:
         return
     left_ms = identity.expires_ms - hub.clock.now_ms()
     if left_ms <= 0:
@@ -269,11 +312,15 @@ async def _enter(
         if expiry_ms:
             await hub.broker.cursors.adopt(session, write=False)
             session.is_kept = True
+        hub.clients.check(client_id)  # the shard may be lost by now
     except OnelogError:
-        hub.wills.forget(client_id)
-        # Messages that wait for a resumed session outlive a connection that was not accepted.
-        await hub.broker.sessions.detach(door, expiry_ms=None if door.resumed else 0)
         connection.session = None
+        try:
+            hub.wills.forget(client_id)
+            # Messages that wait for a resumed session outlive a connection that was not accepted.
+            await hub.broker.sessions.detach(door, expiry_ms=None if door.resumed else 0)
+        except NotLeader:  # the next owner has what was kept
+            hub.broker.cursors.abandon(session)
         raise
     return session
 
@@ -285,7 +332,9 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
     for row in rows:
         try:
             if row.exclusive:
-                hub.exclusive.claim(row.filter, session.client_id)
+                hub.clients.exclusive.claim(row.filter, session.client_id)
+        except (NotLeader, StateLoading) as error:
+            raise _not_whole(row, error) from error
         except OnelogError as error:  # another client has subscribed by now
             _log.info("a subscription ended", filter=row.filter, reason=str(error))
             continue
@@ -302,8 +351,17 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
             session.specials[row.filter] = await hub.open_special(
                 session, row, connection.principal
             )
+        except (NotLeader, StateLoading) as error:
+            raise _not_whole(row, error) from error
         except OnelogError as error:  # no longer allowed, or its group cannot be read
             _log.warning("a subscription ended", filter=row.filter, reason=str(error))
+
+
+def _not_whole(row: Subscribed, error: OnelogError) -> Unavailable:
+    """The error for a session that would go on without one of its subscriptions."""
+    return Unavailable(
+        f"the session cannot be resumed here with its subscription {row.filter}: {error}"
+    )
 
 
 def _check_room(connection: Connection, client_id: str, expiry_ms: int) -> None:
@@ -328,9 +386,9 @@ def _check_will(connection: Connection, will: Will | None) -> None:
 
 def _client_id(connection: Connection, packet: Connect) -> tuple[str, str | None]:
     if not packet.client_id:
-        if connection.version != Version.V5 and not packet.clean_start:  # MQTT 3.1.3-8
+        if connection.version != V5 and not packet.clean_start:  # MQTT 3.1.3-8
             raise MqttError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id is clean")
-        made = f"auto-{secrets.token_hex(10)}"
+        made = _own_id(connection)
         return made, made
     size = len(packet.client_id.encode())
     if size > connection.hub.limits.client_id_bytes:
@@ -340,10 +398,21 @@ def _client_id(connection: Connection, packet: Connect) -> tuple[str, str | None
     return packet.client_id, None
 
 
+def _own_id(connection: Connection) -> str:
+    """A new client id, of a shard that this node owns if it owns any."""
+    shards = connection.hub.broker.shards
+    made = f"auto-{secrets.token_hex(10)}"
+    for _ in range(_IDS_PER_SHARD * len(shards)):
+        if shards.leads(made.encode()):
+            break
+        made = f"auto-{secrets.token_hex(10)}"
+    return made
+
+
 def _session_expiry(connection: Connection, packet: Connect) -> tuple[int, int | None]:
     """How long the session outlives its connection in ms, and the seconds to tell the client."""
     most_s = connection.hub.limits.session_expiry_max_s
-    if connection.version != Version.V5:
+    if connection.version != V5:
         return (0 if packet.clean_start else _granted_ms(EXPIRY_NEVER_S, most_s)), None
     asked_s = packet.properties.session_expiry_s or 0
     return _granted_ms(asked_s, most_s), most_s if asked_s > most_s else None
@@ -357,7 +426,7 @@ def _granted_ms(asked_s: int, most_s: int) -> int:
 def _keep_alive(connection: Connection, packet: Connect) -> tuple[int, int | None]:
     most_s = connection.hub.limits.keep_alive_max_s
     asked_s = packet.keep_alive_s
-    if connection.version == Version.V5 and most_s and (asked_s == 0 or asked_s > most_s):
+    if connection.version == V5 and most_s and (asked_s == 0 or asked_s > most_s):
         return most_s, most_s
     return asked_s, None
 
@@ -370,7 +439,7 @@ def on_disconnect(connection: Connection, packet: Disconnect) -> None:
     door = connection.door
     if expiry_s is not None and door is not None:
         if door.record.expiry_ms == 0 and expiry_s:  # 3.14.2.2.2
-            connection.state = State.CONNECTED
+            connection.state = CONNECTED
             raise protocol_error("a session without expiry cannot be given one at its end")
         granted_ms = _granted_ms(expiry_s, connection.hub.limits.session_expiry_max_s)
         door.record = msgspec.structs.replace(door.record, expiry_ms=granted_ms)

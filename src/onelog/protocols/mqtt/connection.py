@@ -25,9 +25,9 @@ from onelog.base.errors import (
     ProtocolViolation,
     QuotaExceeded,
 )
+from onelog.base.late_event import LateEvent
 from onelog.broker import NOBODY, Cursor, Principal, Session
-from onelog.broker.showing import note_written
-from onelog.kernel import MqttInput, MqttOutput, MqttRoute, encode_acks
+from onelog.kernel import MqttInput, MqttOutput, encode_acks
 from onelog.net import (
     Deadline,
     OwnedTasks,
@@ -39,12 +39,13 @@ from onelog.net import (
 )
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.codec import answer_version, decode_packet
-from onelog.protocols.mqtt.errors import MqttError, malformed, reason_for
+from onelog.protocols.mqtt.elsewhere import told
+from onelog.protocols.mqtt.errors import MqttError, malformed
 from onelog.protocols.mqtt.fitting import explained, fit_packet
 from onelog.protocols.mqtt.handlers import HANDLERS
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.pacing import charge_of, count_request
-from onelog.protocols.mqtt.packet_types import PacketType, Version
+from onelog.protocols.mqtt.packet_types import V5, V311, PacketType
 from onelog.protocols.mqtt.packets import (
     Connack,
     Connect,
@@ -57,9 +58,9 @@ from onelog.protocols.mqtt.packets import (
 )
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import RETURN_CODES, ReasonCode
-from onelog.protocols.mqtt.routes import no_route
+from onelog.protocols.mqtt.routes import no_route, resolver
 from onelog.protocols.mqtt.session import MqttSession
-from onelog.protocols.mqtt.state import State, advance
+from onelog.protocols.mqtt.state import CLOSED, CONNECTED, NEW, State, advance
 from onelog.protocols.mqtt.unanswered import Unanswered
 from onelog.security.identity import Identity
 from onelog.security.quotas.seat import QuotaSeat
@@ -72,6 +73,7 @@ PACKETS_PER_PASS: Final = 64
 a turn: a read may have more than a hundred thousand of the smallest ones."""
 _LOOKS: Final = 4
 """How often a silent peer is checked before its keep-alive is over."""
+_CONNECT: Final = PacketType.CONNECT
 _TURN: Final = "the others have their turn"
 _WORK: Final = "a handler waits"
 
@@ -90,7 +92,7 @@ class Connection(Throttled):
     def __init__(self, hub: Hub, peer: Peer) -> None:
         self.hub, self.peer = hub, peer
         self.transport: StreamTransport
-        self.state = State.NEW
+        self.state = NEW
         self.version = 0
         self.principal: Principal = NOBODY
         self.seat: QuotaSeat | None = None
@@ -107,7 +109,7 @@ class Connection(Throttled):
         self.is_slow = False
         self._writable: asyncio.Event | None = None
         """Set when the peer reads again, while packets wait for that."""
-        self.gone = asyncio.Event()
+        self.gone = LateEvent()
         self._unread = bytearray()
         self._taken = 0
         """Packets that the kernel left to Python."""
@@ -116,10 +118,10 @@ class Connection(Throttled):
         self._is_lost = False
         self.is_entering = False
         """Whether its session is being attached. That is finished, even when the socket is lost."""
-        self.entered = asyncio.Event()
+        self.entered = LateEvent()
         """Set when the session is attached, or could not be: only then can it be released."""
         self.deadline = Deadline(hub.loop)
-        """The deadline of CONNECT, then of the keep-alive."""
+        """Of the keep-alive; that of CONNECT is the hub's (`logins`)."""
         self.token_timer: asyncio.TimerHandle | None = None  # ends a login by token
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
@@ -141,11 +143,11 @@ class Connection(Throttled):
         self.pauses.begin(transport)
         self.hub.connections.add(self)
         transport.set_write_buffer_limits(self.hub.limits.outbox_bytes)
-        self.deadline.start(self.hub.limits.connect_timeout_ms / 1000, transport.abort)
+        self.hub.logins.begin(self, transport.abort)
 
     def keep_unread(self, data: bytes) -> None:
         """Keep bytes that came while a handler waits, or after the end."""
-        if self.state is not State.CLOSED:
+        if self.state is not CLOSED:
             self._unread += data
 
     def take_packets(self, event: tuple[int, bytes] | None) -> None:
@@ -214,11 +216,11 @@ class Connection(Throttled):
         self.output.writer = None
         del exc
         self.hub.counters.disconnects += 1
-        self.state = State.CLOSED
+        self.state = CLOSED
         self._is_lost = True
         self._leave_quotas()
         self._go_on()
-        self.deadline.stop()
+        self.stop_clocks()
         if self.token_timer is not None:
             self.token_timer.cancel()
         if self.session is not None:
@@ -237,15 +239,15 @@ class Connection(Throttled):
             # Release references here: the cycle collector comes too seldom.
             self.input.owner = None
             self.door = None
-            self.deadline.stop()
+            self.stop_clocks()
             self.pauses.end()
 
     # -- packets
 
     def _packet(self, first: int, body: bytes) -> None:
-        if self.version == 0 and first >> 4 == PacketType.CONNECT:
+        if self.version == 0 and first >> 4 == _CONNECT:
             self.version = answer_version(body)
-        packet = decode_packet(first, body, self.version or Version.V311)
+        packet = decode_packet(first, body, self.version or V311)
         self.state = advance(self.state, packet.type)
         if self.seat is not None and self.seat.is_paced:
             count_request(self.seat, packet.type)
@@ -270,7 +272,7 @@ class Connection(Throttled):
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - as in `take_packets`
             self._fault(error)
-        if self.state is State.CLOSED:
+        if self.state is CLOSED:
             return  # later packets of the peer are not handled
         self.input.suspended = False
         if _WORK in self.pauses.reasons:  # else it did not wait, and its caller goes on
@@ -281,10 +283,9 @@ class Connection(Throttled):
 
     def send(self, packet: Packet) -> None:
         """Send a packet; leave out explanations that the client has no room for (3.1.2-24)."""
-        data = fit_packet(packet, self.version or Version.V311, self.output.packet_bytes_max)
+        data = fit_packet(packet, self.version or V311, self.output.packet_bytes_max)
         if data is not None:
-            self.hub.counters.sent_bytes += len(data)
-            self.write(data)
+            self.send_bytes(data)
         elif not isinstance(packet, Connack | Disconnect):  # after those we close anyway
             self.end(ReasonCode.PACKET_TOO_LARGE)
 
@@ -292,22 +293,23 @@ class Connection(Throttled):
         """Send an answer, with a reason string if the client wants it (MQTT5 3.1.2-29)."""
         asked = self.connect_packet
         told = asked is None or asked.properties.request_problem_information is not False
-        if error is not None and told and self.version == Version.V5:
+        if error is not None and told and self.version == V5:
             packet = msgspec.structs.replace(packet, properties=explained(error))
         self.send(packet)
 
+    def send_bytes(self, data: bytes) -> None:
+        """Send a whole packet."""
+        self.hub.counters.sent_bytes += len(data)
+        self.write(data)
+
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        if data and self.state is not State.CLOSED and not self.transport.is_closing():
+        if data and self.state is not CLOSED and not self.transport.is_closing():
             self.transport.write(data)
 
     def write_chunks(self, chunks: list[bytes]) -> None:
         """Send several pieces."""
-        if self.state is State.CLOSED:
-            return
-        if len(chunks) == 1:
-            self.transport.write(chunks[0])
-        else:
+        if self.state is not CLOSED:
             self.transport.writelines(chunks)
 
     def open_up(self) -> None:
@@ -317,22 +319,15 @@ class Connection(Throttled):
         self.input.packet_bytes_max = hub.limits.packet_bytes
         self.input.version = self.version
         self.quotas_changed()
-        if self.version == Version.V5:
+        if self.version == V5:
             self.input.receive_maximum = hub.limits.receive_maximum
         self.tag_publishes()
 
     def join_routes(self) -> None:
         """Let the kernel use the routes of the client's principal."""
-        hub, principal, written = self.hub, self.principal, self.written
-
-        def resolve(topic: bytes) -> MqttRoute | None:
-            route = hub.resolve(principal, topic)
-            if route is not None:
-                note_written(written, route.topic.decode())
-            return route
-
-        self.input.routes = hub.routes.join(principal)
-        self.input.resolve = resolve  # without the connection, which has the input: a cycle
+        self.input.routes = self.hub.routes.join(self.principal)
+        # Without the connection, which has the input: a cycle.
+        self.input.resolve = resolver(self.hub, self.principal, self.written)
 
     def quotas_changed(self) -> None:
         """Let the kernel report what it stages if anybody counts it."""
@@ -389,7 +384,7 @@ class Connection(Throttled):
 
     def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
         """Acknowledge publishes of which some failed. Version 3 has no code for that."""
-        if self.version == Version.V5:
+        if self.version == V5:
             self.write(self.input.answer(acks, reasons))
             return
         for at in range(0, len(acks), 4):
@@ -403,11 +398,16 @@ class Connection(Throttled):
 
     def accept(self, keep_alive_s: float) -> None:
         """CONNECT came in time; from now on the keep-alive counts."""
-        self.deadline.stop()
+        self.stop_clocks()
         if keep_alive_s:
             is_reading, on_silent = self.transport.is_reading, self._fell_silent
             watch = SilenceWatch(self.deadline, self.input, is_reading, on_silent)
             watch.start(keep_alive_s * 1.5 / _LOOKS, _LOOKS)  # MQTT5 3.1.2-22
+
+    def stop_clocks(self) -> None:
+        """Neither CONNECT nor anything else has to come in time. Idempotent."""
+        self.hub.logins.end(self)
+        self.deadline.stop()
 
     def _fell_silent(self) -> None:
         self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -423,13 +423,12 @@ class Connection(Throttled):
             error = malformed(str(error))
         user = "" if self.identity is None else self.identity.name
         _log.info("connection ended", peer=self.peer.address, user=user, reason=str(error))
-        if self.state in (State.NEW, State.AUTHENTICATING):
+        if self.state in (NEW, State.AUTHENTICATING):
             # If a CONNECT cannot be read, nobody knows how long an answer the client accepts.
-            known = self.state is State.AUTHENTICATING
-            words = explained(error) if known else NO_PROPERTIES
-            self.refuse(reason_for(error, PacketType.CONNACK), words)
+            reason, words = told(self, error, PacketType.CONNACK)
+            self.refuse(reason, words if self.state is State.AUTHENTICATING else NO_PROPERTIES)
         else:
-            self.end(reason_for(error, PacketType.DISCONNECT), explained(error))
+            self.end(*told(self, error, PacketType.DISCONNECT))
 
     def _fault(self, error: BaseException) -> None:
         """An unexpected error: it is reported, and ends this connection only."""
@@ -445,15 +444,15 @@ class Connection(Throttled):
         self.hub.counters.refused += 1
         # The version is known from the first byte of a CONNECT, however bad the rest is. Version 3
         # has no code for some reasons: there the close is the answer (MQTT311 3.1.4-1).
-        if self.version == Version.V5 or (self.version and RETURN_CODES[reason] is not None):
+        if self.version == V5 or (self.version and RETURN_CODES[reason] is not None):
             self.send(Connack(reason=reason, properties=properties))
         self._close()
 
     def end(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
         """Disconnect the peer; version 5 gets the reason."""
-        if self.state is State.CLOSED:
+        if self.state is CLOSED:
             return
-        if self.version == Version.V5 and self.state is State.CONNECTED:
+        if self.version == V5 and self.state is CONNECTED:
             self.send(Disconnect(reason, properties))
         self._close()
 
@@ -465,24 +464,24 @@ class Connection(Throttled):
     def user_changed(self) -> None:
         """The client's user was changed or removed, and could not log in any more: end."""
         error = NotAuthenticated(f"the user {self.principal.name!r} was changed; log in again")
-        if self.state is State.CONNECTED:
+        if self.state is CONNECTED:
             self.end(ReasonCode.ADMINISTRATIVE_ACTION, Properties(reason_string=str(error)))
-        elif self.state is not State.CLOSED:
+        elif self.state is not CLOSED:
             self.fail(error)
 
     def shut_down(self) -> None:
         """The broker stops."""
-        if self.state is State.CONNECTED:
+        if self.state is CONNECTED:
             self.end(ReasonCode.SERVER_SHUTTING_DOWN)
         else:
             self._close()
 
     def send_no_more(self) -> None:
         """Deliver nothing more: new messages wait for the session's next connection."""
-        self.state = State.CLOSED
+        self.state = CLOSED
         self.is_slow = True
         if self.session is not None:
-            self.session.stop_following()
+            self.session.leave_off()
             self.session.output.writer = None
 
     def _close(self) -> None:
@@ -490,7 +489,7 @@ class Connection(Throttled):
         self.input.suspended = True  # later packets of the peer are not handled
         if self.transport.is_closing():
             return
-        self.deadline.stop()
+        self.stop_clocks()
         # The system resets a connection that is closed with unread input, and the peer may lose
         # the last packet: half close, let the peer read, then close. TLS has no half close.
         if self.transport.get_extra_info("ssl_object") is None:

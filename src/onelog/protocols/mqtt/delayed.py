@@ -10,6 +10,9 @@ Rules:
 - After a message is published, a tombstone is written for it, and compaction removes both. When the
   broker dies after the publish and before the tombstone, the next start looks for the message in
   its topic: it is published again only if retention has removed it there.
+- On several nodes, the leader of partition 0 of `~delayed` takes and publishes them; any other
+  refuses them. After an election each message is looked for in its topic as after a crash. One goes
+  out twice only if a deposed leader published it after the next one had looked.
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ from onelog.base.errors import (
     InvalidRequest,
     MessageTooLarge,
     NotAuthorized,
+    NotLeader,
     OnelogError,
     QuotaExceeded,
+    StateLoading,
+    again,
 )
 from onelog.base.ids import Offset
 from onelog.base.topics import check_topic
@@ -53,6 +59,7 @@ from onelog.broker import (
     Stream,
     StreamConfig,
     kept_batches,
+    rows_there,
 )
 from onelog.kernel import BatchBuilder, Slices
 from onelog.observe import get_logger
@@ -145,14 +152,23 @@ class Delayed:
         self._opened_ms = 0
         self._opened_end = 0
         self._is_following = False
-        self._closed = False
+        self._is_elected = False
+        self._closed = True
 
-    async def open(self) -> None:
+    async def open(self, *, is_elected: bool) -> None:
+        """Find out where messages wait. They wait for `begin`."""
+        # Partition 0 has all messages. With a partition per shard, it is led with shard 0.
+        count = len(self._broker.shards) if is_elected else 1
+        config = msgspec.structs.replace(STREAM_CONFIG, partitions=count)
+        found = await self._broker.own_stream(config)
+        self._stream, self._partition = found, found.partitions[0]
+        self._is_elected = is_elected
+
+    async def begin(self) -> None:
         """Find waiting messages; overdue ones go out soon. Raises Unavailable when the stream is
         damaged."""
-        streams = self._broker.streams
-        self._stream = streams.find(STREAM) or await streams.create(STREAM_CONFIG)
-        self._partition = self._stream.partitions[0]
+        await rows_there(self._partition)
+        self._closed = False
         self._opened_ms = self._clock.now_ms()
         self._opened_end = int(self._partition.ends().high_watermark)
         async for _info, slices in kept_batches(self._partition):
@@ -170,6 +186,8 @@ class Delayed:
         self, publish: Publish | Will, topic: str, principal: Principal, own: Headers = ()
     ) -> tuple[Home, Message]:
         """The message to put, and where. Raises when it could not be published in the end."""
+        if self._is_elected:
+            self._check_led()
         now_ms = self._clock.now_ms()
         due_ms, inner = parse_delayed(topic, now_ms, self._settings.delay_max_s)
         if len(self._pending) >= self._settings.pending_max:
@@ -179,6 +197,15 @@ class Delayed:
         message = Message(inner, publish.payload, secrets.token_bytes(12), (*known, *headers))
         _stream, _target, encoded = self._broker.publisher.admit(message, principal)
         return (self._stream, self._partition, encoded), message
+
+    def _check_led(self) -> None:
+        refusal = self._partition.refusal
+        if isinstance(refusal, NotLeader):  # the owner hears of it when the leader has it
+            if self._broker.publisher.is_elsewhere(self._stream, self._partition):
+                return
+            raise again(refusal)
+        if not self._is_following:
+            raise StateLoading("the messages that wait are being read; try again")
 
     def _appended(self, data: bytes | bytearray) -> None:
         for _info, slices in iterate_batches(data):
@@ -228,7 +255,7 @@ class Delayed:
         self._timer = None
         doubtful = False
         for due_ms, offset in self._take_due():
-            if due_ms <= self._opened_ms and offset < self._opened_end:
+            if offset < self._opened_end and (self._is_elected or due_ms <= self._opened_ms):
                 doubtful = True
                 heapq.heappush(self._nearest, (due_ms, offset))
                 break
@@ -384,6 +411,14 @@ class Delayed:
                 await reading.turn()
         finally:
             reading.close()
+
+    async def end(self) -> None:
+        """Another node leads: it publishes what waits."""
+        self._done.clear()
+        await self.close()
+        self._pending, self._horizon_ms = OffsetSet(), _NEVER
+        self._going.clear()
+        self._nearest.clear()
 
     async def close(self) -> None:
         """Publish no more; waiting messages go out after the next start."""

@@ -66,6 +66,7 @@ _LATER: Final = ErrorReasons(
     _R.SERVER_BUSY,
 )
 _CLOSING: Final = _LATER._replace(disconnect=_R.SERVER_SHUTTING_DOWN)
+_ELSEWHERE: Final = _LATER._replace(connack=_R.USE_ANOTHER_SERVER, disconnect=_R.USE_ANOTHER_SERVER)
 
 ANSWERS: Final[dict[type[errors.OnelogError], ErrorReasons]] = {
     errors.OnelogError: _UNSPECIFIED,
@@ -108,10 +109,12 @@ ANSWERS: Final[dict[type[errors.OnelogError], ErrorReasons]] = {
     errors.ColdUnavailable: _LATER,
     errors.ColdDamaged: _UNSPECIFIED,
     errors.NotLeader: _LATER,
+    errors.NotOwner: _ELSEWHERE,
     errors.Fenced: _LATER,
     errors.StoreFenced: _LATER,
     errors.Unavailable: _LATER,
     errors.StateUnknown: _LATER,
+    errors.StateLoading: _LATER,
     errors.Closed: _CLOSING,
     errors.Timeout: _LATER,
     errors.OutcomeUnknown: _LATER,

@@ -15,18 +15,19 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError, Unavailable
+from onelog.base.errors import NotLeader, OnelogError, Unavailable
 from onelog.base.ids import Offset
+from onelog.base.late_event import LateEvent
 from onelog.broker import MAIN, Broker, LiveSource, PartitionHandle, Principal, Record
 from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import MqttFanout, MqttOutput, MqttPass, MqttRoute, check_topic
-from onelog.net import ConnectionCounters, Connections
+from onelog.net import ConnectionCounters, Connections, LoginClock
 from onelog.protocols.mqtt.acknowledging import puback_reason
+from onelog.protocols.mqtt.client_shards import ClientShards
 from onelog.protocols.mqtt.convoy import Convoy
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
-from onelog.protocols.mqtt.exclusive import Exclusive
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.permission import Deliveries, check_owner, look_anew, share_cursor
@@ -103,16 +104,16 @@ class Hub:
         self.connections: Connections[Connection] = Connections(
             authenticator.is_current, broker.troubles
         )
-        self._leaving: dict[Connection, asyncio.Event] = {}
-        """Connections that are gone and whose sessions are being saved."""
-        self._parting: set[MqttSession] = set()
-        """Those sessions."""
+        self.logins = LoginClock(self.loop, limits.connect_timeout_ms / 1000)
+        """Connections whose CONNECT has not come."""
+        self._leaving: dict[Connection, tuple[MqttSession, LateEvent]] = {}
+        """Connections that are gone, their sessions, which are being saved, and the end of that."""
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
         if broker.traces is not None:
             self.shares.member = TracedMember
-        self.exclusive = Exclusive()
         self.delayed = Delayed(broker, clock, features.delayed)
+        self.clients = ClientShards(self)
         self.system = System(self, features.system)
         self.rewriter = Rewriter(features.rewrite)
         self.features = features
@@ -120,6 +121,9 @@ class Hub:
         self.retained: Retained
         self.routes = RouteTable(is_rewritten=bool(self.rewriter))
         self._undo = ExitStack()
+        if broker.nodes is not None:
+            hang(self._undo, broker.nodes.forwards.on_full, self.routes.forget)
+            hang(self._undo, broker.nodes.forwards.on_room, self.routes.crowd.let_go)
         hang(self._undo, broker.publisher.on_tick, self.turn.await_stages)
         hang(self._undo, broker.streams.on_change, self._streams_changed)
         self._undo.callback(authenticator.on_change(self.connections.user_changed))
@@ -147,10 +151,10 @@ class Hub:
                 self.live.start(self, fanout=self.fanout)
             else:
                 self.live.start(TracedFeed(self, traces))
+            self.retained.history.look()
             await self.producer_ids.open()
-            await self.shares.open()
-            await self.delayed.open()
-            await self.wills.open()
+            await self.clients.open()
+            hang(self._undo, self.broker.cluster.on_change, self.routes.forget)
         finally:
             self._opened.set()  # retention goes on, or fails and takes nothing
 
@@ -256,6 +260,8 @@ class Hub:
 
     def _streams_changed(self) -> None:
         self.routes.drop(self.broker.streams.touched)
+        if self.live.listener is not None:
+            self.retained.history.look()
 
     # -- the way out
 
@@ -307,7 +313,7 @@ class Hub:
     def release(self, numbers: set[int]) -> set[int]:
         """Partitions are gone. Returns those of which messages are in flight."""
         held: set[int] = set()
-        for session in (*self.sessions.values(), *self._parting):
+        for session in (*self.sessions.values(), *(row[0] for row in self._leaving.values())):
             if session.output.pending:
                 held.update(row[1] for row in session.output.in_flight())
         return held & numbers
@@ -364,17 +370,18 @@ class Hub:
             await connection.entered.wait()
         session, door = connection.session, connection.door
         if session is None or door is None:
-            left = self._leaving.get(connection)
-            if left is not None:  # the next connection needs the state that is being saved
-                await left.wait()
+            leaving = self._leaving.get(connection)
+            if leaving is not None:  # the next connection needs the state that is being saved
+                await leaving[1].wait()
             return
         connection.session = None
-        left = self._leaving[connection] = asyncio.Event()
-        self._parting.add(session)
+        left = LateEvent()
+        self._leaving[connection] = session, left
         try:
             session.park()
             if self.sessions.get(session.client_id) is session:
                 del self.sessions[session.client_id]
+            self.broker.shards.check_led(session.client_id.encode())
             await session.inbound.finish()
             await self.broker.cursors.close_cursor(session)
             if connection.will is not None:
@@ -385,9 +392,11 @@ class Hub:
                 self.wills.forget(session.client_id)
             if not taken_over:
                 await self.broker.sessions.detach(door)
+        except NotLeader:  # all of it is the next owner's, as it was kept last
+            self.broker.cursors.abandon(session)
+            connection.will = None
         finally:
             left.set()
-            self._parting.discard(session)
             session.let_go()
             del self._leaving[connection]
 
@@ -402,12 +411,17 @@ class Hub:
         """Disconnect everybody; persistent sessions are kept."""
         self.dismiss()
         waiting = [connection.gone.wait() for connection in self.connections]
-        waiting += [left.wait() for left in self._leaving.values()]
+        waiting += [left.wait() for _session, left in self._leaving.values()]
         if waiting:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
         await self._stop()
 
     async def _stop(self) -> None:
+        self.clients.close()
+        self.logins.close()
+        if hasattr(self, "retained"):
+            self.retained.close()
+            await self.retained.history.close()
         await self.wills.close()
         await self.shares.close()
         await self.delayed.close()

@@ -24,16 +24,19 @@ _REQUESTS: Final = frozenset(
     {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ, PacketType.AUTH}
 )
 
+_CONNECTIONS: Final = Limit.CONNECTIONS
+_SUBSCRIPTIONS: Final = Limit.SUBSCRIPTIONS
+
 
 def take_seat(connection: Connection, client_id: str) -> None:
     """Count a client that connects. Raises QuotaExceeded when there are too many."""
     hub, user = connection.hub, connection.principal.name
     before = hub.sessions.get(client_id)
     leaving = None if before is None or before.connection is None else before.connection.seat
-    if leaving is not None and (leaving.user != user or not leaving.held(Limit.CONNECTIONS)):
+    if leaving is not None and (leaving.user != user or not leaving.held(_CONNECTIONS)):
         leaving = None
     if leaving is not None:
-        leaving.keep(Limit.CONNECTIONS, -1)
+        leaving.keep(_CONNECTIONS, -1)
     try:
         quotas, listener = hub.broker.client_quotas, connection.peer.listener
         connection.seat = quotas.join(
@@ -41,7 +44,7 @@ def take_seat(connection: Connection, client_id: str) -> None:
         )
     except QuotaExceeded:
         if leaving is not None:
-            leaving.keep(Limit.CONNECTIONS, 1)
+            leaving.keep(_CONNECTIONS, 1)
         raise
 
 
@@ -80,7 +83,7 @@ def count_publish(connection: Connection, size_bytes: int) -> None:
 def take_subscription(connection: Connection) -> None:
     """Count a new subscription. Raises QuotaExceeded when there are too many."""
     if connection.seat is not None:
-        connection.seat.take(Limit.SUBSCRIPTIONS)
+        connection.seat.take(_SUBSCRIPTIONS)
 
 
 def count_subscriptions(connection: Connection) -> None:
@@ -88,4 +91,4 @@ def count_subscriptions(connection: Connection) -> None:
     seat, session = connection.seat, connection.session
     if seat is not None and session is not None:
         count = len(session.subscriptions) + len(session.specials)
-        seat.keep(Limit.SUBSCRIPTIONS, count - seat.held(Limit.SUBSCRIPTIONS))
+        seat.keep(_SUBSCRIPTIONS, count - seat.held(_SUBSCRIPTIONS))

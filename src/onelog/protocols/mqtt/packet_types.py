@@ -14,6 +14,12 @@ class Version(IntEnum):
     V5 = 5
 
 
+# Python 3.11 looks up a member of an enumeration by calls of functions: hot paths use these names.
+V31: Final = Version.V31
+V311: Final = Version.V311
+V5: Final = Version.V5
+
+
 class Side(Enum):
     """The two ends of a connection."""
 

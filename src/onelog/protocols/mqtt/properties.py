@@ -85,6 +85,8 @@ class PropertyType(Enum):
     BINARY = "binary data"
     PAIR = "UTF-8 string pair"
 
+    __hash__ = object.__hash__  # as `state.State`
+
 
 class PropertyRow(msgspec.Struct, frozen=True, kw_only=True):
     """One property: its type, where it may occur and which values it may have."""

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onelog.base import faults
-from onelog.base.errors import InvalidName, NotAuthorized, OnelogError
+from onelog.base.errors import InvalidName, NotAuthorized, OnelogError, Timeout
 from onelog.broker.showing import note_written
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
 from onelog.protocols.mqtt.pacing import count_publish
-from onelog.protocols.mqtt.packet_types import PacketType, Version
+from onelog.protocols.mqtt.packet_types import V5, PacketType
 from onelog.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.reasons import ReasonCode
@@ -75,6 +75,8 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
             message = msgspec.structs.replace(message, headers=(*message.headers, *own))
         home = publisher.admit(message, principal)
         note_written(connection.written, topic)
+    if publisher.is_crowded(home[0], home[1]):
+        hub.routes.crowd.hold(connection)
     if packet.qos == 2:
         session.inbound.publish(
             packet.packet_id, message, home, partial(_received, connection, packet)
@@ -105,7 +107,9 @@ def _received(connection: Connection, packet: Publish, error: OnelogError | None
     """A message of QoS 2 is durable, or has failed."""
     if connection.session is None:
         return
-    if error is not None:
+    if isinstance(error, Timeout):
+        connection.fail(error)  # neither yes nor no: the client sends it again
+    elif error is not None:
         _refuse(connection, packet, error)
     else:
         connection.send(Pubrec(packet.packet_id))
@@ -114,7 +118,7 @@ def _received(connection: Connection, packet: Publish, error: OnelogError | None
 def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None:
     if packet.qos == 0:
         return  # no packet can report it; the message is dropped
-    if connection.version != Version.V5:
+    if connection.version != V5:
         connection.fail(error)
         return
     if packet.qos == 2:

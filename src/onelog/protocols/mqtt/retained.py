@@ -3,6 +3,8 @@
 Rules: it holds places, not messages. While the broker runs, the live feed updates it, because it
 sees every batch anyway; after a start it reads the records since its checkpoint. An empty payload
 clears. A message stays retained even after its stream has dropped its record (`retained_copies`).
+A start reads no history that lies in the object store only; what the table never read of it comes
+later (`retained_history`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
+from onelog.base.errors import NotLeader
 from onelog.base.ids import Offset
 from onelog.broker import (
     LOCAL,
@@ -23,27 +26,17 @@ from onelog.broker import (
     Source,
     TableCursor,
 )
-from onelog.kernel import (
-    ATTR_CODEC_MASK,
-    ATTR_CONTROL,
-    ATTR_TRANSACTIONAL,
-    check_topic,
-    decode_batch,
-    scan_batches,
-)
+from onelog.kernel import check_topic, decode_batch, scan_batches
 from onelog.protocols.mqtt.greeting import Greeting
 from onelog.protocols.mqtt.mapping import is_retained
 from onelog.protocols.mqtt.retained_copies import Copies
-from onelog.record.headers import RETAIN
+from onelog.protocols.mqtt.retained_history import MARK, SPECIAL, RetainedHistory
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.session import MqttSession
     from onelog.protocols.mqtt.session_state import GreetingRow
 
 CURSOR: Final = "mqtt-retained"
-_SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
-_MARK: Final = bytes((len(RETAIN) << 1,)) + RETAIN + b"\x021"
-"""The retain header as a record holds it: a batch without these bytes has no retained message."""
 
 
 def accepts(record: Record) -> bool:
@@ -58,7 +51,12 @@ async def _is_wanted(_record: Record) -> bool:
 class Retained:
     """The retained messages of a broker."""
 
-    def __init__(self, broker: Broker, table: TableCursor, copies: Copies, most: int) -> None:
+    def __init__(
+        self, broker: Broker, live: Live, table: TableCursor, copies: Copies, most: int
+    ) -> None:
+        self.history = RetainedHistory(broker, live, table, copies, self._note_found)
+        """Reads what lies in the object store only."""
+        table.position_of = self.history.position_of
         self._broker = broker
         self._table = table
         self._copies = copies
@@ -70,14 +68,30 @@ class Retained:
 
     @classmethod
     async def open(cls, broker: Broker, live: Live, clock: Clock, most: int) -> Retained:
-        """Bring the table up to date with the log."""
+        """Bring the table up to date with the log.
+
+        Where elections decide, it is each node's own, made anew of what the node holds.
+        """
+        is_kept = not broker.shards.is_elected
+        cleared: set[str] = set()
+
+        def note(record: Record) -> bool:
+            found = accepts(record)
+            if found:
+                (cleared.discard if record.value else cleared.add)(record.topic)
+            return found
+
         table = await broker.cursors.open_table(
-            CURSOR, ["#"], accepts=accepts, follow=False, near=True, principal=LOCAL
+            CURSOR,
+            ["#"],
+            accepts=accepts if is_kept else note,
+            follow=False,
+            near=True,
+            durable=is_kept,
+            principal=LOCAL,
         )
-        table.position_of = lambda key: (
-            None if (source := live.find(key)) is None else source.position
-        )
-        return cls(broker, table, await Copies.open(broker, live, clock, table), most)
+        copies = await Copies.open(broker, live, clock, table, None if is_kept else cleared)
+        return cls(broker, live, table, copies, most)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -90,17 +104,21 @@ class Retained:
         """What is retained under a number; None when it is no more."""
         return await self._table.record(number)
 
+    def close(self) -> None:
+        """Follow other nodes no more. Idempotent."""
+        self._copies.close()
+
     async def catch_up(self) -> None:
         """Read to the end of the log. At the end it returns without letting others run."""
         await self._table.start_following(once=True)
 
     def note_batches(self, source: LiveSource, data: bytes | bytearray, upto: int) -> None:
         """Plain batches became visible: note the messages below an offset that they retain."""
-        if _MARK not in data:
+        if MARK not in data:
             return
         fixed = source.fixed_topic
         for info in scan_batches(data, 0, False):
-            if info.attributes & _SPECIAL:
+            if info.attributes & SPECIAL:
                 return  # from here on they come as records
             slices = decode_batch(data, info.position, None, False)
             for index in range(len(slices)):
@@ -125,6 +143,9 @@ class Retained:
             self._copies.drop(topic)
         self._table.note(topic, source.key, offset, present=present)
 
+    def _note_found(self, name: bytes, source: LiveSource, offset: int, is_there: bool) -> None:
+        self._note(name, source, offset, present=is_there)
+
     # -- records that leave
 
     async def before_trim(self, partition: PartitionHandle, start: Offset) -> None:
@@ -133,7 +154,10 @@ class Retained:
         await self._copies.carry(key, start, _is_wanted)
 
     async def before_compaction(self, partition: PartitionHandle, upto: Offset) -> None:
-        """Compaction takes records that a later message of their topic follows, retained or not."""
+        """Compaction takes records that a later message of their topic follows, retained or not.
+
+        Where another node leads the partition, that node copies them, and this one waits for it.
+        """
         stream = self._broker.streams.get(partition.stream)
         source = Source(stream, partition)
         if stream.is_internal:
@@ -142,7 +166,10 @@ class Retained:
         async def is_followed(record: Record) -> bool:
             return await self._broker.cursors.has_later(source, record.topic, record.offset + 1)
 
-        await self._copies.carry(source.key, upto, is_followed)
+        if isinstance(partition.refusal, NotLeader):
+            await self._copies.check_carried(source.key, upto, is_followed)
+        else:
+            await self._copies.carry(source.key, upto, is_followed)
 
     # -- greetings
 

@@ -13,11 +13,17 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onelog.base.topics import is_exact
 from onelog.broker import Principal, Touched
+from onelog.broker.showing import note_written
 from onelog.kernel import MqttRoute, TopicFilter
+from onelog.protocols.mqtt.crowd import Crowd
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.hub import Hub
 
 ROUTES_MAX: Final = 100_000
 """Topics whose routes are remembered per principal."""
@@ -58,6 +64,8 @@ class RouteTable:
         self._known: dict[Principal, Routes] = {}
         self._count = 0
         """The number of all routes. It is exact, because only this class adds and removes any."""
+        self.crowd = Crowd()
+        """Connections that wait for a leader on another node."""
 
     def __len__(self) -> int:
         return self._count
@@ -166,3 +174,17 @@ class RouteTable:
 def no_route(_topic: bytes) -> None:
     """The route of every topic before a client is accepted."""
     return
+
+
+def resolver(
+    hub: Hub, principal: Principal, written: dict[str, None]
+) -> Callable[[bytes], MqttRoute | None]:
+    """Finds the route of a topic for a connection, and notes that it writes the topic."""
+
+    def resolve(topic: bytes) -> MqttRoute | None:
+        route = hub.resolve(principal, topic)
+        if route is not None:
+            note_written(written, route.topic.decode())
+        return route
+
+    return resolve

@@ -31,6 +31,8 @@ class _Waiting(NamedTuple):
 class Saver:
     """Saves one session."""
 
+    __slots__ = ("_more", "_session", "_task", "_waiting")
+
     def __init__(self, session: MqttSession) -> None:
         self._session = weakref.ref(session)
         self._waiting: list[_Waiting] = []

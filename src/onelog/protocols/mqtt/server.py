@@ -9,6 +9,7 @@ after that.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onelog.base.clock import Clock
 from onelog.base.errors import ConfigError
@@ -50,7 +51,11 @@ class MqttServer:
         self._config = config
         self._clock = clock
         self._listeners = ProtocolListeners(
-            clock, config.mqtt.limits, ("mqtt", "http/1.1"), config.net.backend, _opening
+            clock,
+            config.mqtt.limits,
+            ("mqtt", "http/1.1"),
+            config.net.backend,
+            partial(_opening, connect_bytes_max=config.mqtt.limits.connect_packet_bytes),
         )
         self._hub: Hub | None = None
         self._failed: Hub | None = None
@@ -212,6 +217,14 @@ def _websocket(settings: StreamListener, config: Config) -> WebSocketSettings | 
     )
 
 
-def _opening(first: bytes) -> bytes | None:
-    """A connection begins with CONNECT; whatever else comes is closed without a word."""
-    return None if first[0] == _CONNECT else b""
+def _opening(first: bytes, connect_bytes_max: int) -> bytes | None:
+    """A connection begins with CONNECT; whatever else comes, and a CONNECT that announces more than
+    any may have, is closed without a word."""
+    if first[0] != _CONNECT:
+        return b""
+    announced = 0
+    for number, byte in enumerate(first[1:5]):  # MQTT5 1.5.5: seven bits a byte, the lowest first
+        announced |= (byte & 0x7F) << 7 * number
+        if byte < 0x80:
+            return None if announced <= connect_bytes_max else b""
+    return None  # the rest is to come, or the protocol says what is wrong

@@ -224,7 +224,7 @@ class MqttSession:
             return False
         self.greetings.pop(text, None)
         if row.exclusive:
-            self.hub.exclusive.release(text, self.client_id)
+            self.hub.clients.exclusive.release(text, self.client_id)
         self.hub.fanout.unsubscribe(text.encode(), self.output)
         self._subscriptions_changed()
         return True
@@ -303,11 +303,12 @@ class MqttSession:
                 text.encode(), self.output, row.qos, no_local, row.retain_as_published,
                 row.identifier,
             )  # fmt: skip
-        self._redelivery = Redelivery(self)
-        self._redelivery.go_on()
+        again = self._redelivery = Redelivery(self) if self.output.pending else None
+        if again is not None:
+            again.go_on()
         if self._reading is None:
             self.output.live = True
-        if self._redelivery.is_waiting:
+        if again is not None and again.is_waiting:
             self.stop_following()  # what comes meanwhile must not overtake
             self._posting += 1
         else:
@@ -467,9 +468,14 @@ class MqttSession:
             self._reading.close()
             self._reading = None
 
-    def park(self) -> None:
-        """The connection is gone: remember the positions."""
+    def leave_off(self) -> None:
+        """Its client gets nothing more: remember the positions if it is kept."""
+        self.output.live = self.output.live and self.is_kept
         self.stop_following()
+
+    def park(self) -> None:
+        """The connection is gone."""
+        self.leave_off()
         if self._redelivery is not None and self._redelivery.is_waiting:
             self._redelivery.cancel()
             self._posting -= 1
@@ -479,7 +485,7 @@ class MqttSession:
         self._hungry.clear()
         for text, row in self.subscriptions.items():
             if row.exclusive:
-                self.hub.exclusive.release(text, self.client_id)
+                self.hub.clients.exclusive.release(text, self.client_id)
         for special in {*self.specials.values(), *(row[0] for row in self.owned.values())}:
             special.park()
         for text in self.subscriptions:

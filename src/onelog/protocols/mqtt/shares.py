@@ -12,6 +12,7 @@ Rules:
 - A member without room, or whose client does not accept a packet that large, is passed over. A
   message that no member can take is given up. One that no member has the right to waits for a
   member that has it.
+- On several nodes, the owner of a group's shard has its members; any other node refuses them.
 - A group without members is deleted after `idle_expiry_ms`; the time that the broker was down
   counts.
 """
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onelog.base.errors import Conflict, NotFound, OnelogError, QuotaExceeded
+from onelog.base.errors import Conflict, NotFound, NotLeader, OnelogError, QuotaExceeded
 from onelog.broker import (
     LATEST,
     LOCAL,
@@ -197,17 +198,36 @@ class Shares:
         self.member: type[ShareMember] = ShareMember
         """What a session becomes in a group."""
 
-    async def open(self) -> None:
-        """Let the backlogs of groups without members expire in time."""
-        now_ms = self.hub.clock.now_ms()
-        since = await self._idle.open()
-        self._names = {name for name in self.hub.broker.cursors.names() if name.startswith(_CURSOR)}
+    async def open(self, *, made_now: bool) -> None:
+        """Before any shard is taken. `made_now`: streams are made at once."""
+        await self._idle.open(made_now=made_now)
+
+    async def take(self, shard: int) -> None:
+        """Let the backlogs of a shard's groups without members expire in time."""
+        now_ms, cursors = self.hub.clock.now_ms(), self.hub.broker.cursors
+        since = await self._idle.take(shard)
+        names = {
+            name
+            for name in cursors.names()
+            if name.startswith(_CURSOR) and cursors.shard_of(name) == shard
+        }
         # The members of all other groups were connected when the broker stopped.
-        await self._idle.note(dict.fromkeys(self._names - since.keys(), now_ms))
-        for name in since.keys() - self._names:  # groups that were deleted
+        await self._idle.note(dict.fromkeys(names - since.keys(), now_ms))
+        for name in since.keys() - names:  # groups that were deleted
             await self._idle.forget(name)
-        for name in self._names:
+        self._names |= names
+        for name in names:
             self._arm(name, since.get(name, now_ms))
+
+    def drop(self, shard: int) -> None:
+        """The groups of a shard are the next owner's."""
+        shard_of = self.hub.broker.cursors.shard_of
+        for name in [name for name in self._names if shard_of(name) == shard]:
+            self._names.discard(name)
+            self.groups.pop(name, None)
+            timer = self._timers.pop(name, None)
+            if timer is not None:
+                timer.cancel()
 
     async def join(
         self, session: MqttSession, row: Subscribed, address: SubscribeAddress
@@ -302,6 +322,8 @@ class Shares:
     async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except NotLeader:
+            pass  # the group is the next owner's
         except OnelogError as error:
             _log.error("the idle time of a share group was not kept", reason=str(error))
 

@@ -30,6 +30,14 @@ class State(Enum):
     CONNECTED = "connected"
     CLOSED = "closed"
 
+    # That of Python 3.11 is a function of Python's; the members are compared by identity anyway.
+    __hash__ = object.__hash__
+
+
+# Python 3.11 looks up a member of an enumeration by calls of functions: hot paths use these names.
+NEW: Final = State.NEW
+CONNECTED: Final = State.CONNECTED
+CLOSED: Final = State.CLOSED
 
 _S = State
 _P = PacketType

@@ -9,7 +9,7 @@ itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import InvalidName, LimitExceeded, NotAuthorized, OnelogError
 from onelog.base.topics import check_filter
@@ -33,6 +33,12 @@ from onelog.protocols.mqtt.subscribed import Subscribed
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
+
+_GRANTED: Final = (
+    ReasonCode.SUCCESS,
+    ReasonCode.GRANTED_QOS_1,
+    ReasonCode.GRANTED_QOS_2,
+)
 
 
 class Subscribing:
@@ -76,12 +82,12 @@ class Subscribing:
             take_subscription(self._connection)
         if address.kind in ("share", "replay"):
             self._opening.append((len(self.reasons), wanted))
-            return ReasonCode(row.qos)
+            return _GRANTED[row.qos]
         if address.kind == "exclusive":
             self._claim(address.filter)
             wanted.exclusive = True
         elif known and session.subscriptions[wanted.filter].exclusive:
-            hub.exclusive.release(wanted.filter, session.client_id)
+            hub.clients.exclusive.release(wanted.filter, session.client_id)
         session.subscribe(wanted)
         if wanted.filter.startswith(system.PREFIX):
             hub.system.watch(session)
@@ -90,11 +96,11 @@ class Subscribing:
             self._retained.append(wanted)
             if not wanted.filter.startswith(system.PREFIX):
                 hub.retained.greet(session, wanted.filter)
-        return ReasonCode(row.qos)
+        return _GRANTED[row.qos]
 
     def _claim(self, text: str) -> None:
         try:
-            self._connection.hub.exclusive.claim(text, self._session.client_id)
+            self._connection.hub.clients.exclusive.claim(text, self._session.client_id)
         except OnelogError:
             count_subscriptions(self._connection)
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onelog.kernel import MqttInput
 from onelog.protocols.mqtt.errors import MqttError
-from onelog.protocols.mqtt.packet_types import Version
+from onelog.protocols.mqtt.packet_types import V5
 from onelog.protocols.mqtt.reasons import ReasonCode
 
 
@@ -27,8 +27,8 @@ class Unanswered:
         """A publish came. Raises MqttError 0x93 if too many wait."""
         if qos == 0 or (qos == 2 and packet_id in self.receiving):
             return
-        counted = self._input.unanswered if version == Version.V5 else len(self.receiving)
-        if counted >= self._most and (qos == 2 or version == Version.V5):
+        counted = self._input.unanswered if version == V5 else len(self.receiving)
+        if counted >= self._most and (qos == 2 or version == V5):
             raise MqttError(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
                 f"more than {self._most} publishes are unanswered",

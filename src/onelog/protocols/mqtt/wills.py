@@ -10,6 +10,10 @@ Rules:
   published once; later wills go out after the next start. When the broker dies in between, the will
   is published again.
 - A will that the disk refuses keeps its row and goes out after the next start.
+- On several nodes, the owner of a client's shard has its will. It publishes one only after it wrote
+  once more that the will is due, which an owner that was deposed cannot. So a will goes out once,
+  unless its owner is lost between the publish and the removal of the row. One whose topic another
+  node leads now is tried again until its client is back.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base import faults
-from onelog.base.errors import NotAuthorized, OnelogError
+from onelog.base.errors import NotAuthorized, NotLeader, OnelogError, Timeout, Unavailable
 from onelog.broker import KeptTable, Notice, Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
@@ -35,6 +39,11 @@ STREAM: Final = "~wills"
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long closing waits for a disk that does not answer."""
+
+RETRY_S: Final = 1.0
+"""Wait before a will is tried again whose partition took nothing."""
+_PASSING: Final = (NotLeader, Timeout, Unavailable)
+"""What an election, a lost link or too few replicas lead to."""
 
 _log = get_logger("mqtt")
 
@@ -66,6 +75,7 @@ class Wills:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._shards = hub.broker.shards
         self._table: KeptTable
         self._kept: dict[str, KeptWill] = {}
         """The row of each client that has one."""
@@ -77,9 +87,12 @@ class Wills:
         self._closed = False
 
     async def open(self) -> None:
-        """Take over the wills of an earlier run."""
-        self._table = await self._hub.broker.open_kept(STREAM)
-        for key, value in self._table.rows():
+        """Find out where wills are kept."""
+        self._table = await self._hub.broker.make_kept(STREAM)
+
+    async def take(self, shard: int) -> None:
+        """Take over the wills of an earlier run, or of an earlier owner."""
+        for key, value in (await self._table.load(shard)).items():
             client_id, row = key.decode(), msgspec.msgpack.decode(value, type=KeptWill)
             self._kept[client_id] = row
             if row.due_ms is None:
@@ -87,6 +100,15 @@ class Wills:
                 self._leave(client_id, row, 0 if known is None else known.expiry_ms)
             else:
                 self._wait(client_id, row, row.due_ms - self._hub.clock.now_ms())
+
+    def drop(self, shard: int) -> None:
+        """The wills of a shard are the next owner's."""
+        for client_id in [*self._kept]:
+            if self._shards.of(client_id.encode()) == shard:
+                del self._kept[client_id]
+                waiting = self._waiting.pop(client_id, None)
+                if waiting is not None:
+                    waiting[0].cancel()
 
     def kept(self) -> list[tuple[str, KeptWill]]:
         """Every will, with its client."""
@@ -141,18 +163,45 @@ class Wills:
 
     def _publish(self, client_id: str, row: KeptWill) -> None:
         self._waiting.pop(client_id, None)
-        if self._closed:
-            return  # its row stays: it goes out after the next start
+        if self._closed or not self._shards.leads(client_id.encode()):
+            return  # its row stays: it goes out after the next start, or by the next owner
+        if self._shards.is_elected:
+            self._publish_as_owner(client_id, row)
+        else:
+            self._send(client_id, row)
+
+    def _publish_as_owner(self, client_id: str, row: KeptWill) -> None:
+        row = msgspec.structs.replace(row, due_ms=self._hub.clock.now_ms())
+        if client_id in self._kept:
+            self._kept[client_id] = row
+        try:
+            put = self._table.put([(client_id.encode(), msgspec.msgpack.encode(row))])
+        except OnelogError:
+            return  # another node owns it
+        self._begin()
+
+        def was_put(put: asyncio.Future[None]) -> None:
+            if not put.cancelled() and put.exception() is None:
+                self._send(client_id, row)
+            self._end()
+
+        put.add_done_callback(was_put)
+
+    def _send(self, client_id: str, row: KeptWill) -> None:
         hub, will, principal = self._hub, row.will, row.principal(client_id)
         self._begin()
 
         def done(error: OnelogError | None) -> None:
             faults.hit("mqtt.will_published")
-            if error is not None:
+            waits = isinstance(error, _PASSING) and self._shards.is_elected
+            if error is not None and not waits:
                 _log.warning("a will could not be published", client=client_id, reason=str(error))
-            over = error is None or isinstance(error, delayed.HOPELESS)
-            if over and self._kept.get(client_id) is row:  # not the row of a later connection
-                self.forget(client_id)
+            if self._kept.get(client_id) is row:  # not the row of a later connection
+                if error is None or isinstance(error, delayed.HOPELESS):
+                    self.forget(client_id)
+                elif waits:
+                    timer = hub.loop.call_later(RETRY_S, self._publish, client_id, row)
+                    self._waiting[client_id] = (timer, row)
             self._end()
 
         try:
@@ -172,6 +221,8 @@ class Wills:
         self._begin()
         try:
             self._table.put([(client_id.encode(), value)]).add_done_callback(self._was_put)
+        except NotLeader:  # the next owner has the row
+            self._end()
         except OnelogError as error:
             _log.warning("a will may be published again", client=client_id, reason=str(error))
             self._end()

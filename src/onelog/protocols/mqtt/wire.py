@@ -10,7 +10,7 @@ from typing import Final
 
 from onelog.base.errors import InvalidRequest, LimitExceeded
 from onelog.kernel import encode_remaining_length
-from onelog.protocols.mqtt.errors import malformed
+from onelog.protocols.mqtt.errors import MqttError, malformed
 
 VARINT_MAX: Final = 268_435_455
 """Largest variable byte integer (MQTT5 1.5.5)."""
@@ -38,18 +38,38 @@ class PacketReader:
     def _take(self, size: int, field: str) -> int:
         start = self._position
         if size > self._end - start:
-            raise malformed(f"{self._what} ends inside its {field}")
+            raise self._cut_off(field)
         self._position = start + size
         return start
 
+    def _cut_off(self, field: str) -> MqttError:
+        return malformed(f"{self._what} ends inside its {field}")
+
+    def ahead(self, size: int) -> bytes:
+        """The next bytes, at most so many; they stay unread."""
+        start = self._position
+        return self._raw[start : min(start + size, self._end)]
+
+    def skip(self, size: int) -> None:
+        """Go on behind bytes that the caller has read by itself."""
+        self._position += size
+
     def u8(self, field: str) -> int:
         """One byte."""
-        return self._raw[self._take(1, field)]
+        start = self._position
+        if start >= self._end:
+            raise self._cut_off(field)
+        self._position = start + 1
+        return self._raw[start]
 
     def u16(self, field: str) -> int:
         """Two bytes, big-endian."""
-        start = self._take(2, field)
-        return int.from_bytes(self._raw[start : start + 2], "big")
+        start = self._position
+        if start + 2 > self._end:
+            raise self._cut_off(field)
+        self._position = start + 2
+        raw = self._raw
+        return raw[start] << 8 | raw[start + 1]
 
     def u32(self, field: str) -> int:
         """Four bytes, big-endian."""
@@ -60,7 +80,7 @@ class PacketReader:
         """A variable byte integer, in as few bytes as it needs (MQTT5 1.5.5-1)."""
         value = 0
         for index in range(4):
-            byte = self._raw[self._take(1, field)]
+            byte = self.u8(field)
             value |= (byte & 0x7F) << (7 * index)
             if byte < 0x80:
                 if index and not byte:
@@ -70,9 +90,14 @@ class PacketReader:
 
     def binary(self, field: str) -> bytes:
         """Bytes with their length before them as u16."""
-        size = self.u16(field)
-        start = self._take(size, field)
-        return self._raw[start : start + size]
+        raw, start = self._raw, self._position + 2
+        if start > self._end:
+            raise self._cut_off(field)
+        end = start + (raw[start - 2] << 8 | raw[start - 1])
+        if end > self._end:
+            raise self._cut_off(field)
+        self._position = end
+        return raw[start:end]
 
     def text(self, field: str) -> str:
         """A string: UTF-8 without U+0000 and surrogates (MQTT5 1.5.4-1, 1.5.4-2)."""

@@ -41,6 +41,9 @@ class Limit(StrEnum):
     SUBSCRIPTIONS = "subscriptions"
     QUEUES = "queues"
 
+    # That of Python 3.11 is a function of Python's; the text is what is compared.
+    __hash__ = str.__hash__
+
 
 COUNTS: Final = frozenset({Limit.CONNECTIONS, Limit.SUBSCRIPTIONS, Limit.QUEUES})
 """Limits of things at once; all others are rates per second."""

@@ -131,7 +131,8 @@ class ClientQuotas:
         """
         seat = QuotaSeat(self, owner, self.counters(protocol), user, client, listener)
         seat.patience_s = patience_s
-        self.resolve(seat)
+        if self._limits or self._of_listeners:
+            self.resolve(seat)
         self._seats.add(seat)
         try:
             seat.take(Limit.CONNECTIONS)

@@ -80,7 +80,7 @@ class ColdPlanner:
     def _cut(self, row: Slice, part: ColdPart, settings: StoreSettings) -> list[Slice]:
         end = max(row.start, min(part.end, row.end))
         cold, hot = row.cut(row.start, end), row.cut(end, row.end)
-        held = InStore(part.rows, settings, part.filter)
+        held = InStore(part.rows, settings, part.filter, part.aborted)
         if part.filter is None:
             return [replace(cold, cold=held), hot]
         # Records of a view: those without a topic of their own have the stream's.

@@ -31,8 +31,8 @@ from onelog.base.errors import (
     StorageError,
 )
 from onelog.kafka_client import Client
-from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo, TopicFilter, scan_valid
-from onelog.objects.piece import AbortedSpan
+from onelog.kernel import ATTR_CONTROL, BatchInfo, TopicFilter, scan_valid
+from onelog.objects.aborted_batches import AbortedBatches
 from onelog.objects.rows import Row, find_row
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.spark.source.cold_files import file_batches
@@ -107,7 +107,9 @@ def _without(
         part = client.cold(left.topic, left.partition, left.start, left.end)
         rows = () if part is None else part.rows
         _log.warning("%s: %s; reading what the broker names now", named, error)
-        return replace(cold, rows=tuple(one for one in rows if one.object not in gone))
+        aborted = () if part is None else part.aborted
+        kept = tuple(one for one in rows if one.object not in gone)
+        return replace(cold, rows=kept, aborted=aborted)
     if how.mode == "store":
         raise _explained(named, error) from error
     _log.warning("%s: %s; the broker reads it", named, error)
@@ -140,10 +142,11 @@ def _read_rows(
     with _concerning(rows[0]):
         store = opened(cold.store)
     topic = wanted.filter if wanted is not None and wanted.exact else None
+    aborted = AbortedBatches(cold.aborted)
     with RunsAhead(store, same, left.start, left.end, topic) as runs:
         for run in runs:
             with _concerning(run.row):
-                yield run.reached, list(_run_batches(run, left, cold, maker, wanted))
+                yield run.reached, list(_run_batches(run, left, cold, aborted, maker, wanted))
 
 
 @contextmanager
@@ -156,7 +159,12 @@ def _concerning(row: Row) -> Iterator[None]:
 
 
 def _run_batches(
-    run: Run, left: Slice, cold: InStore, maker: Maker, wanted: TopicFilter | None
+    run: Run,
+    left: Slice,
+    cold: InStore,
+    aborted: AbortedBatches,
+    maker: Maker,
+    wanted: TopicFilter | None,
 ) -> Iterator[pa.RecordBatch]:
     if run.fetched is None:
         return
@@ -166,7 +174,8 @@ def _run_batches(
         raise ColdDamaged(
             f"{cold.store.url}: {run.row.object} has no batches where its index says so: {reason}"
         )
-    yield from maker.batches(left, view, _committed(infos, run.aborted), wanted, FETCH_BYTES)
+    seen = _committed(infos, AbortedBatches(run.aborted), aborted)
+    yield from maker.batches(left, view, seen, wanted, FETCH_BYTES)
 
 
 def opened(settings: StoreSettings) -> ObjectStore:
@@ -177,14 +186,8 @@ def opened(settings: StoreSettings) -> ObjectStore:
     return _stores[key]
 
 
-def _committed(infos: Iterable[BatchInfo], aborted: list[AbortedSpan]) -> Iterator[BatchInfo]:
+def _committed(infos: Iterable[BatchInfo], *aborted: AbortedBatches) -> Iterator[BatchInfo]:
     """The batches that are neither markers nor of aborted transactions."""
     for info in infos:
-        if info.attributes & ATTR_CONTROL:
-            continue
-        if info.attributes & ATTR_TRANSACTIONAL and any(
-            span.producer_id == info.producer_id and span.first <= info.base_offset <= span.last
-            for span in aborted
-        ):
-            continue
-        yield info
+        if not info.attributes & ATTR_CONTROL and not any(one.has(info) for one in aborted):
+            yield info

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from onelog.base.topics import is_exact
 from onelog.kafka_client import Client, Named, Part, fetch_request
 from onelog.kernel import scan_valid
+from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row, rows_between
 from onelog.objects.store import StoreSettings
 from onelog.spark.source.options import SourceOptions
@@ -44,6 +45,16 @@ class InStore:
     """It may hold keys."""
     filter: str | None = None
     """Which topics count; None: the rows have no others."""
+    aborted: tuple[AbortedSpan, ...] = ()
+    """Aborted transactions that the rows' pieces do not list themselves."""
+
+    def cut(self, start: int, end: int) -> InStore:
+        """What holds the offsets in [start, end)."""
+        return replace(
+            self,
+            rows=tuple(rows_between(self.rows, start, end)),
+            aborted=tuple(one for one in self.aborted if one.first < end and one.last >= start),
+        )
 
     def weight(self, start: int, end: int) -> float:
         """About how many bytes of batches the rows have in [start, end)."""
@@ -68,9 +79,7 @@ class Slice:
 
     def cut(self, start: int, end: int) -> Slice:
         """A part of it."""
-        cold = self.cold
-        if cold is not None:
-            cold = replace(cold, rows=tuple(rows_between(cold.rows, start, end)))
+        cold = None if self.cold is None else self.cold.cut(start, end)
         return replace(self, start=start, end=end, cold=cold)
 
 

@@ -136,9 +136,11 @@ def read_fetched(client: Client, slices: list[Slice], maker: Maker) -> Iterator[
             if infos:
                 made.append((row.slice.cut(before, row.slice.end), answer, infos))
         if not moved:
-            # A broker with anything sends something: nothing is left up to the end that it tells.
+            # A broker with anything sends something: nothing is left up to the end that it tells,
+            # unless records are still on their way from the object store.
             for answer in answers:
-                by_part[answer.topic, answer.partition].pass_gap(answer.stable_end)
+                if not answer.is_coming:
+                    by_part[answer.topic, answer.partition].pass_gap(answer.stable_end)
         left = [row for row in left if not row.is_over()]
         tries = 0 if moved else tries + 1
         if left and tries > EMPTY_TRIES:

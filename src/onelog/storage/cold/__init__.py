@@ -6,7 +6,9 @@ read succeeds. `storage/tiered` and `storage/object` stand on this package, whic
 
 from onelog.storage.cold.bringing import Bringing, Brought
 from onelog.storage.cold.cache import RunCache
+from onelog.storage.cold.holding import DoomedHold
+from onelog.storage.cold.plans import PlanHold
 from onelog.storage.cold.reading import ColdRows
 from onelog.storage.cold.table import RowTable
 
-__all__ = ["Bringing", "Brought", "ColdRows", "RowTable", "RunCache"]
+__all__ = ["Bringing", "Brought", "ColdRows", "DoomedHold", "PlanHold", "RowTable", "RunCache"]

@@ -26,7 +26,7 @@ Wish = Callable[[], object]
 class ReadAhead:
     """Threads that start with the first wish."""
 
-    __slots__ = ("_closed", "_lock", "_threads", "_wishes", "dropped", "number")
+    __slots__ = ("_busy", "_closed", "_lock", "_threads", "_wishes", "dropped", "number")
 
     def __init__(self, number: int = READ_AHEAD_THREADS) -> None:
         self.number = number
@@ -36,7 +36,13 @@ class ReadAhead:
         self._wishes: queue.Queue[Wish | None] = queue.Queue(WISHES_MAX)
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._busy = 0
         self._closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a thread has nothing to do; only for how much one asks."""
+        return self._busy + self._wishes.qsize() < self.number
 
     def ask(self, wish: Wish) -> bool:
         """Have something fetched soon, if there is a thread for it. Any thread may ask."""
@@ -62,11 +68,16 @@ class ReadAhead:
 
     def _run(self) -> None:
         while (wish := self._wishes.get()) is not None:
+            with self._lock:
+                self._busy += 1
             try:
                 if not self._closed:
                     wish()
             except (OnelogError, OSError):
                 self.dropped += 1
+            finally:
+                with self._lock:
+                    self._busy -= 1
             del wish
 
     def close(self) -> None:

@@ -2,8 +2,10 @@
 
 Rules: bytes that are on their way count, so files and memory never take more than `cache_bytes`
 (one run alone may, if a single batch is that large). Runs of a piece do not overlap. A run that was
-brought for a reader stays until it was read, or its lease was released. `lock` is never held while
-anything waits for the disk or the store.
+brought for a reader stays until it was read, or its lease was released. A reader that found nothing
+in a run, and goes on in the next one, needs the first no more (`note_empty`): so each reader needs
+one run at a time, and comes on however small the cache is. `lock` is never held while anything
+waits for the disk or the store.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +33,8 @@ from onelog.storage.files import FileCache
 
 COURIERS: Final = 8
 """Threads that bring runs for readers."""
+EMPTIES_MAX: Final = 4096
+"""Places where readers found nothing, that are remembered."""
 RUN_BYTES: Final = (1 << 20, 4 << 20, 8 << 20)
 """Bytes of a run: of a first read, of a reader that goes on, and of one that still goes on."""
 
@@ -102,6 +107,21 @@ class _RunsOfPiece:
         high = self._firsts[number] if number < len(self._firsts) else 1 << 63
         return low, high
 
+    def place(self, offset: int, end: int) -> tuple[int, int]:
+        """The offsets around `offset`, up to `end`, that a run may answer for which came. An errand
+        behind it gives way as far as to the offset that it was asked for."""
+        number = bisect_right(self._firsts, offset)
+        low = self.items[number - 1].end if number else 0
+        if number == len(self.items):
+            return low, end
+        item = self.items[number]
+        if isinstance(item, Run):
+            return low, min(end, item.first)
+        high = min(end, max(item.asked, item.first))
+        if item.first < high:
+            self._firsts[number] = item.first = high
+        return low, high
+
     def add(self, item: Run | Errand[Run]) -> None:
         number = bisect_right(self._firsts, item.first)
         self._firsts.insert(number, item.first)
@@ -131,6 +151,7 @@ class RunCache:
                 f" {run_bytes[-1]} bytes each, which may be a quarter of the cache at most; set"
                 f" it to {couriers * run_bytes[-1] * 4} or more"
             )
+        self.directory = directory
         self.cache_bytes = cache_bytes
         self.run_bytes = run_bytes
         self.index: PartCache[PieceKey, IndexPart] = PartCache(index_bytes * 7 // 8)
@@ -148,6 +169,8 @@ class RunCache:
         self._pieces: dict[PieceKey, _RunsOfPiece] = {}
         self._dead: list[Run] = []
         """Runs that left, and whose files are not unlinked yet."""
+        self._empties: OrderedDict[tuple[PieceKey, int, int], int] = OrderedDict()
+        """Where readers found nothing, and up to which offset."""
         self._waiting = 0
         """How many wait for room."""
         self._room = threading.Condition(threading.Lock())
@@ -164,6 +187,22 @@ class RunCache:
             self._queues.note_use(item)
             self.hits += 1
             return item
+
+    def note_empty(self, piece: PieceKey, offset: int, end: int, timestamp_ms: int = -1) -> None:
+        """From `offset` to `end` a piece has no batch; or none that reaches a time. A piece never
+        changes, so that this holds for ever."""
+        with self._room:
+            self._empties[piece, offset, timestamp_ms] = end
+            if len(self._empties) > EMPTIES_MAX:
+                self._empties.popitem(last=False)
+
+    def empty_to(self, piece: PieceKey, offset: int, timestamp_ms: int = -1) -> int:
+        """Up to where a piece is known to have nothing from `offset` on; `offset` itself: it is
+        not known."""
+        if not self._empties:
+            return offset
+        with self._room:
+            return self._empties.get((piece, offset, timestamp_ms), offset)
 
     def is_coming(self, piece: PieceKey, offset: int) -> bool:
         """Whether the run that answers for an offset is here, or on its way."""
@@ -208,7 +247,7 @@ class RunCache:
             if errand is None:
                 low, high = runs.gap(offset)
                 span = span._replace(first=max(span.first, low), end=min(span.end, high))
-                errand = Errand(piece.object, span.first, span.end)
+                errand = Errand(piece.object, span.first, span.end, offset)
                 runs.add(errand)
             else:
                 errand.waiters += 1
@@ -264,8 +303,8 @@ class RunCache:
         with self._room:
             self._remove(piece, errand)
             runs = self._pieces.setdefault(piece, _RunsOfPiece())
-            low, high = runs.gap(offset)
-            run.first, run.end = max(run.first, low), min(run.end, high)
+            low, high = runs.place(offset, run.end)
+            run.first, run.end = max(run.first, low), high
             assert run.first <= offset < run.end, "a fetch brought other offsets"
             runs.add(run)
             self._count(run.size_bytes - place.size_bytes, in_memory=place.in_memory)

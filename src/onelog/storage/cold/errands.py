@@ -27,13 +27,15 @@ def deadline_after(size_bytes: int) -> float:
 class Errand(Generic[T]):
     """Bytes on their way. The owner's lock guards `waiters` and `brought`."""
 
-    __slots__ = ("_over", "brought", "end", "error", "first", "gave_up", "name", "waiters")
+    __slots__ = ("_over", "asked", "brought", "end", "error", "first", "gave_up", "name", "waiters")
 
-    def __init__(self, name: str, first: int = 0, end: int = 0) -> None:
+    def __init__(self, name: str, first: int = 0, end: int = 0, asked: int = 0) -> None:
         self.name = name
         self.first = first
         self.end = end
         """The offsets that it is to answer for, if it brings a run."""
+        self.asked = asked
+        """The one that it was asked for."""
         self.waiters = 0
         self.brought: T | None = None
         self.error: Exception | None = None

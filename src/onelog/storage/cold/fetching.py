@@ -1,8 +1,8 @@
 """Fetches runs, index parts and postings from the store, and checks every byte of them.
 
 Rules: what the CRCs do not confirm is fetched once more, because bytes also go bad on their way.
-Then it is ColdDamaged, with the object and the offsets. Batches are checked in short stretches, so
-that other threads of the interpreter get their turn between them.
+Then it is ColdDamaged, with the object and the offsets. Batches are checked in stretches, without
+the interpreter's lock, and a stretch is written while it is still in the processor's cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from onelog.base.errors import ColdDamaged, NotFound
 from onelog.base.ids import Offset
-from onelog.kernel import scan_valid
+from onelog.kernel import mark_batches
 from onelog.objects.piece import IndexPart
 from onelog.objects.postings import TopicSpan, read_posting
 from onelog.objects.rows import Row
@@ -25,10 +25,8 @@ from onelog.storage.cold.shelf import RunPlace
 
 T = TypeVar("T")
 
-_STRETCH_BYTES: Final = 64 * 1024
-"""Bytes that are checked at once, if batches are not larger."""
-_WRITE_BYTES: Final = 1024 * 1024
-"""Bytes that are written at once: writing lets other threads go on, and small writes cost more."""
+_STRETCH_BYTES: Final = 1024 * 1024
+"""Bytes that are checked, then written, at once: small writes cost more."""
 _MARK_BYTES: Final = 16 * 1024
 """A batch that begins so far behind the last mark gets a mark."""
 
@@ -102,29 +100,20 @@ def check_batches(
     Bytes are written when they were checked. Raises ColdDamaged.
     """
     marks = Marks()
-    position, written, expected, mark_at = 0, 0, -1, 0
-    window_bytes = _STRETCH_BYTES
+    position, expected = 0, -1
     while position < len(data):
-        window = data[position : position + window_bytes]
-        batches, stop, why = scan_valid(window, 0, True, expected)
-        if not batches:
-            if position + len(window) < len(data):
-                window_bytes *= 4  # one batch does not fit
-                continue
+        begun = position
+        offsets, positions, first_last, expected, position, why = mark_batches(
+            data, begun, _STRETCH_BYTES, _MARK_BYTES, expected
+        )
+        if why:
             raise ColdDamaged(f"the batch at byte {position} is damaged: {why}")
-        for info in batches:
-            at = position + info.position
-            if at >= mark_at:
-                marks.add(info.base_offset, at)
-                mark_at = at + _MARK_BYTES
-        if not marks.offsets[0] < end or batches[0].last_offset < first:
-            raise ColdDamaged(f"it holds batch {batches[0].base_offset}, which is not of this run")
-        expected = batches[-1].last_offset + 1
-        position += stop
-        if write is not None and (position - written >= _WRITE_BYTES or position == len(data)):
-            write(data[written:position])
-            written = position
-        window_bytes = _STRETCH_BYTES
+        marks.extend(offsets, positions)
+        base = marks.offsets[0]
+        if begun == 0 and not (base < end and first_last >= first):
+            raise ColdDamaged(f"it holds batch {base}, which is not of this run")
+        if write is not None:
+            write(data[begun:position])
     if expected > end:
         raise ColdDamaged(f"its batches reach offset {expected}")
     return marks

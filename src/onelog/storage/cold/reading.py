@@ -47,7 +47,7 @@ class _RunGone(Exception):
 class ColdRows:
     """The rows of one partition, read through the cache."""
 
-    __slots__ = ("_bus_faults", "_cache", "_carrier", "_name", "_view")
+    __slots__ = ("_bus_faults", "_cache", "_carrier", "_name", "_view", "found", "missed")
 
     def __init__(
         self,
@@ -64,6 +64,10 @@ class ColdRows:
         self._carrier = Carrier(store, cache, bringing)
         self._bus_faults = bus_faults()
         self._view = _view(rows, start)
+        self.found = 0
+        """Reads of runs that were here, also after they were brought."""
+        self.missed = 0
+        """Reads that had to wait for the store."""
 
     # Rows.
 
@@ -126,12 +130,17 @@ class ColdRows:
             if row.log_bytes == 0:
                 position = row.end
             while position < row.end:
+                known = self._cache.empty_to(piece_of(row), position)
+                if known > position:
+                    position = known
+                    continue
                 run = self._run_at(row, position)
                 found = self._use(run, partial(run.read, position, max_bytes, below))
                 if found is not None:
                     if run.is_half_read and not run.next_asked:
                         self._carrier.look_ahead(table, number, run)
                     return found
+                self._cache.note_empty(run.piece, position, run.end)
                 position = run.end
             number += 1
         return _EMPTY
@@ -159,7 +168,9 @@ class ColdRows:
         piece = piece_of(row)
         run = self._cache.find(piece, offset)
         if run is not None:
+            self.found += 1
             return run
+        self.missed += 1
         index = self._cache.index.find(piece)
         if index is None:
             raise ColdRun(row, offset, -1, row.index_bytes + self._cache.run_bytes[0])
@@ -194,10 +205,15 @@ class ColdRows:
             position = index.position_for_time(timestamp_ms)
             offset = max(start, row.base, index.base_at(position) if row.log_bytes else row.end)
             while offset < row.end:
+                known = self._cache.empty_to(piece_of(row), offset, timestamp_ms)
+                if known > offset:
+                    offset = known
+                    continue
                 run = self._run_at(row, offset)
                 found = self._use(run, partial(run.offset_for_time, timestamp_ms, offset))
                 if found is not None:
                     return Offset(max(start, found))
+                self._cache.note_empty(run.piece, offset, run.end, timestamp_ms)
                 offset = run.end
             number = table.number_for_time(timestamp_ms, number + 1)
         return None

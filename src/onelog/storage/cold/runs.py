@@ -37,10 +37,10 @@ class Marks:
         self.offsets = array("q")
         self.positions = array("I")
 
-    def add(self, offset: int, position: int) -> None:
-        """Note a batch that begins behind the ones noted."""
-        self.offsets.append(offset)
-        self.positions.append(position)
+    def extend(self, offsets: bytes, positions: bytes) -> None:
+        """Note batches that begin behind the ones noted, as `mark_batches` says them."""
+        self.offsets.frombytes(offsets)
+        self.positions.frombytes(positions)
 
 
 class ColdPages(Cold):
@@ -117,6 +117,7 @@ class Run:
         buffer = self._buffer(start, max_bytes)
         position = find_batch(buffer, start, self.size_bytes, offset)
         if position < 0:
+            self.fresh = False  # its reader goes on behind it
             return None
         stop = fit_batches(buffer, position, self.size_bytes, max_bytes, below)
         self._note_read(position, stop)

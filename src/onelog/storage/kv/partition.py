@@ -291,6 +291,9 @@ class KvLog:
         """None: nothing lies in an object store."""
         return ()
 
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Nothing to hold: nothing lies in an object store."""
+
     def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
         """None: nothing lies in an object store."""
         return ()

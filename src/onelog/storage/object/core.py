@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError, StorageFull
+from onelog.base.errors import ColdUnavailable, OnelogError, StorageFull
 from onelog.base.ids import Offset, PartitionId
 from onelog.kernel import scan_batches
 from onelog.objects import names
@@ -25,7 +25,7 @@ from onelog.objects.checkpoint import ChainPlace
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
 from onelog.storage.batch_segment import MemorySegment
-from onelog.storage.cold import ColdRows, RunCache
+from onelog.storage.cold import ColdRows, DoomedHold, PlanHold, RunCache
 from onelog.storage.engine import PartitionKey, SyncDone
 from onelog.storage.object.content import PartitionContent
 from onelog.storage.object.image import LogImage, PartitionImage
@@ -66,6 +66,7 @@ class ObjectCore:
         image: LogImage,
         settings: ObjectSettings,
         clock: Clock,
+        plans: PlanHold | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -83,6 +84,10 @@ class ObjectCore:
         self.wake_upkeep = threading.Event()
         self.checkpoint_wanted: Sequence[ChainPlace] = ()
         """The WAL objects that the newest checkpoint refers to."""
+        self.hold = DoomedHold(plans)
+        """Doomed objects that somebody plans to read."""
+        self.scratch = cache.directory
+        """Where files for a moment may lie."""
         self._cache = cache
         self._answers: dict[asyncio.AbstractEventLoop, LoopAnswers] = {}
 
@@ -163,6 +168,18 @@ class ObjectCore:
                 f"{self.unsettled_bytes} bytes wait for the object store {self.store.url}, and"
                 f" object.buffer_bytes is {most}: try again when it has taken some{why}"
             )
+
+    def wait(self) -> None:
+        """Block until everything added so far is in the store, for a bounded time: other streams
+        need this thread. Raises why the chain ended, and ColdUnavailable."""
+        chain, most_s = self.chain, self.settings.wait_ms / 1000
+        away_s = chain.away_s
+        if away_s > most_s:
+            raise ColdUnavailable(
+                f"{self.store.url} has not answered for {away_s:.0f} s: try again when it does;"
+                f" it said: {chain.last_failure}"
+            )
+        chain.wait(most_s)
 
     # Notes about rows. The caller holds the lock.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import Closed, Conflict, OnelogError
+from onelog.base.errors import Closed, ColdUnavailable, Conflict, OnelogError
 from onelog.base.ids import Offset
 from onelog.objects.chain import Chain
 from onelog.objects.chain_line import ChainLine
@@ -23,15 +23,17 @@ from onelog.objects.chain_requests import run_steps
 from onelog.objects.chain_upkeep import ChainUpkeep
 from onelog.objects.store import ObjectStore
 from onelog.objects.wal import NONCE_BYTES
-from onelog.storage.cold import RunCache
+from onelog.storage.cold import PlanHold, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.object.core import ObjectCore
-from onelog.storage.object.image import LogImage
-from onelog.storage.object.notes import DropNote
+from onelog.storage.object.image import LogImage, StateRow, kept_states
+from onelog.storage.object.notes import DropNote, HighNote, StateNote
 from onelog.storage.object.partition import ObjectLog
 from onelog.storage.object.settings import ObjectSettings
 from onelog.storage.object.upkeep import ObjectUpkeep
 
+TIER_STATE: Final = "~tier"
+"""The state that holds the copy of a tier's manifest; its offset is 0, so no cut takes it."""
 _CLOSING_OBJECTS: Final = 16
 """With more WAL objects since the last checkpoint, closing writes one: the next start is short."""
 
@@ -51,8 +53,10 @@ class ObjectEngine:
         *,
         chain_store: ObjectStore | None = None,
         must_exist: str = "",
+        plans: PlanHold | None = None,
     ) -> None:
         """Open the chain: it blocks. `must_exist` says why the chain cannot be new, if so.
+        `plans` remembers who reads objects, beyond this process.
 
         Raises StoreFenced, ColdDamaged, ColdUnavailable.
         """
@@ -73,7 +77,7 @@ class ObjectEngine:
             batch_bytes=settings.batch_bytes,
             inflight=settings.inflight,
         )
-        self.core = core = ObjectCore(store, cache, opened.state, settings, clock)
+        self.core = core = ObjectCore(store, cache, opened.state, settings, clock, plans)
         upkeep = ChainUpkeep(settings.chain, opened.epoch, opened.fences)
         core.checkpoint_wanted = opened.state.wanted()
         core.recover()
@@ -114,7 +118,45 @@ class ObjectEngine:
             core.chain.line.open.cut(content.name, 0)
             core.chain.note(DropNote(*content.name))
         content.cold.close()
-        core.chain.wait()
+        try:
+            core.wait()
+        except ColdUnavailable as error:
+            raise ColdUnavailable(
+                f"{content.place} is deleted here, and the object store has not heard of it yet: it"
+                f" will when it answers again, at the latest after the next start. {error}",
+                error.reason,
+            ) from error
+
+    # Copies of a tier's manifests, which have no disk here.
+
+    def kept_copy(self, key: PartitionKey) -> bytes | None:
+        """What a tier in front of this engine kept last; None: nothing."""
+        with self.core.chain.lock:
+            content = self.core.contents.get(key)
+            states = [] if content is None else content.states
+            return next((row.blob for row in states if row.kind == TIER_STATE), None)
+
+    def keep_copy(self, key: PartitionKey, data: bytes) -> None:
+        """Keep this before whatever is written afterwards: a note, which nobody waits for."""
+        with self.core.chain.lock:
+            self.core.chain.check()
+            content = self.core.content(key)
+            fresh = StateRow(TIER_STATE, 0, data)
+            content.states = kept_states(content.states, fresh)
+            self.core.chain.note(StateNote(*content.name, fresh.kind, fresh.offset, fresh.blob))
+
+    def wait(self) -> None:
+        """Block until what was kept is in the store, for a bounded time."""
+        self.core.wait()
+
+    def prove(self, key: PartitionKey) -> None:
+        """Block until a note is in the chain that says nothing new: a broker that was replaced
+        meets the fence. Raises StoreFenced."""
+        with self.core.chain.lock:
+            self.core.chain.check()
+            content = self.core.content(key)
+            self.core.chain.note(HighNote(*content.name, content.high))
+        self.core.wait()
 
     def partitions(self) -> list[PartitionKey]:
         """Every partition that was written to, or is open."""

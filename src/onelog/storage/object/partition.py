@@ -2,16 +2,20 @@
 
 Rules: `append` waits for nothing; `sync` and `begin_sync` are answered when the chain has what was
 appended before. Changes of the ends are notes in the chain. A state is a note, too, and nobody
-waits for it: whatever comes behind it in the chain is never durable without it. When the chain has
-ended, every call raises why.
+waits for it: whatever comes behind it in the chain is never durable without it. A call that waits
+for the store gives up after a while (ColdUnavailable): what it changed is in the chain, and counts
+when the store has it. When the chain has ended, every call raises why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
-from onelog.base.errors import Closed, Conflict, OffsetOutOfRange
+from onelog.base.errors import Closed, Conflict, InvalidRequest, OffsetOutOfRange, StorageError
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo, LogEnd, scan_batches
 from onelog.objects.piece import AbortedSpan
@@ -35,6 +39,7 @@ from onelog.storage.object.core import ObjectCore
 from onelog.storage.object.image import StateRow, kept_states
 from onelog.storage.object.notes import CutNote, HighNote, StartNote, StateNote
 from onelog.storage.object.rewrite import ObjectRewrite
+from onelog.storage.tables import SealedFile
 from onelog.storage.tier import Tier
 from onelog.storage.topic_pairs import derive_pairs
 
@@ -72,10 +77,15 @@ class ObjectLog:
         return None
 
     def cold_rows(self, start: Offset, upto: Offset) -> Sequence[Row]:
-        """None: pieces of this engine do not know which transactions were aborted, so that others
-        must read through the broker."""
-        del start, upto
-        return ()
+        """The rows with offsets in [start, upto), in order. Their pieces do not list aborted
+        transactions: those were open when the pieces were made, and the owner knows them."""
+        rows = self._content.cold.rows
+        first = max(self._content.start, start)
+        return rows[rows.number_at(first) : rows.number_from(upto)]
+
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Delete no object that a row of this engine names now before this time."""
+        self._core.hold.until(self._core.clock.now_ms(), until_ms)
 
     def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
         """None: the owner knows all of them."""
@@ -227,7 +237,7 @@ class ObjectLog:
         """Wait until everything appended before this call is in the store."""
         with self._lock:
             self._check()
-        self._chain.wait()
+        self._core.wait()
         return self.durable_offset
 
     def begin_sync(self, ask: AskSync, done: SyncDone) -> bool:
@@ -270,19 +280,20 @@ class ObjectLog:
                 return
             content.high = kept
             self._chain.note(HighNote(*content.name, kept))
-        self._chain.wait()
+        self._core.wait()
 
     # The ends.
 
     def trim(self, start: Offset) -> None:
         """Move the log's start up to `start`, durably; what lies below it leaves."""
         content = self._content
+        self._core.wait()  # while the store is away, the log stays as it is
         with self._lock:
             self._check()
             if start > content.start:
                 content.trim(int(start))
                 self._chain.note(StartNote(*content.name, content.start))
-        self._chain.wait()
+        self._core.wait()
 
     def truncate(self, end: Offset) -> None:
         """Cut the log so that it ends at or before `end`, durably.
@@ -296,7 +307,7 @@ class ObjectLog:
                 return
             content.is_frozen = True
         try:
-            self._chain.wait()  # bulks on their way would grow beyond the cut
+            self._core.wait()  # bulks on their way would grow beyond the cut
             made = self._rest_of_row(int(end))
             with self._lock:
                 self._check()
@@ -308,7 +319,7 @@ class ObjectLog:
                 cut = content.cut(cut)
                 self._chain.line.open.cut(content.name, cut)
                 self._chain.note(CutNote(*content.name, cut))
-            self._chain.wait()
+            self._core.wait()
         finally:
             content.is_frozen = False
 
@@ -347,6 +358,42 @@ class ObjectLog:
         with self._lock:
             self._check()
             return ObjectRewrite(self._core, self._content, int(start), int(end))
+
+    # For a tier in front of this log: rows of a table, in the place of data objects.
+
+    def sealed_topics(self, base: Offset) -> bytes | None:
+        """None: they are derived from the records."""
+        del base
+        return None
+
+    def prepend(self, start: Offset, log_start: Offset, created_ms: TimestampMs) -> ObjectRewrite:
+        """Refused: there is no disk here that history could come back to."""
+        del start, log_start, created_ms
+        raise InvalidRequest(
+            f"{self._content.place}: the engine object has no disk to bring history back to; it"
+            " stays readable where it is"
+        )
+
+    @contextmanager
+    def sealed_file(self, info: SegmentInfo) -> Iterator[SealedFile]:
+        """The batches of a sealed segment in a file, for a process that reads files."""
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._core.scratch, suffix=".log") as file:
+                at = max(info.base_offset, self.start_offset)
+                while at < info.end_offset:
+                    data = in_place(self, partial(self.read, at, _READ_BYTES, info.end_offset))
+                    if not len(data):
+                        break
+                    file.write(data)
+                    at = Offset(scan_batches(data, 0, False)[-1].last_offset + 1)
+                file.flush()
+                yield SealedFile(Path(file.name), file.tell())
+        except OffsetOutOfRange as error:
+            raise Conflict(f"{self._content.place}: a segment left meanwhile") from error
+        except OSError as error:
+            raise StorageError(
+                f"{self._content.place}: a file in {self._core.scratch} cannot be written: {error}"
+            ) from error
 
     # Life.
 

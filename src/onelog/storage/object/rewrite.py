@@ -58,7 +58,7 @@ class ObjectRewrite:
         """Make the replacement durable and visible."""
         builder = self._need_builder()
         core, content = self._core, self._content
-        core.chain.wait()  # the batches that are replaced come before the note
+        core.wait()  # the batches that are replaced come before the note
         built = builder.finish(self._end)
         name = core.put_data(built.parts)
         row = built.row(name, created_ms=self._created_ms, leader_epoch=builder.leader_epoch)
@@ -77,7 +77,7 @@ class ObjectRewrite:
             self._let_go()
             if content.start < self._end:
                 core.name_rows(content, self._start, self._end, [row])
-        core.chain.wait()
+        core.wait()
 
     def abort(self) -> None:
         """Throw the replacement away."""

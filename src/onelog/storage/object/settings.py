@@ -36,5 +36,7 @@ class ObjectSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ms: int = 600_000
     grace_ms: int = 15 * 60_000
     """How long an object that no row names any more stays for its readers."""
+    wait_ms: int = 10_000
+    """How long a change of the log's ends, a rewrite or a deletion waits for the store."""
     close_ms: int = 30_000
     """How long closing waits for the store."""

@@ -2,7 +2,8 @@
 
 Rules: it waits for what is due, never for a while. What fails because the store is away is tried
 again later, with growing pauses; `last_error` says what failed. An object is deleted a grace time
-after the note that removed its last row, and only when that note counts.
+after the note that removed its last row, and only when that note counts; later if somebody planned
+to read it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class ObjectUpkeep:
                 due = core.unsettled_since + core.settings.settle_ms / 1000
                 found.append(due - time.monotonic())
             if core.image.doomed:
-                due_ms = min(core.image.doomed.values()) + core.settings.grace_ms
+                due_ms = min(map(self._due_ms, core.image.doomed.values()))
                 found.append((due_ms - core.clock.now_ms()) / 1000)
         return max(0.05, min(found)) if found else None
 
@@ -148,11 +149,17 @@ class ObjectUpkeep:
         core.chain.delete_older_epochs(wanted)
         self._has_older = any(place.epoch < core.chain.line.epoch for place in wanted)
 
+    def _due_ms(self, since_ms: int) -> int:
+        """When an object may be deleted that has been doomed since a time."""
+        return self._core.hold.due_ms(since_ms, self._core.settings.grace_ms)
+
     def _delete_doomed(self) -> None:
         core = self._core
         with core.chain.lock:
-            due_ms = core.clock.now_ms() - core.settings.grace_ms
-            doomed = [name for name, since in core.image.doomed.items() if since <= due_ms]
+            now_ms = core.clock.now_ms()
+            doomed = [
+                name for name, since in core.image.doomed.items() if self._due_ms(since) <= now_ms
+            ]
         if not doomed:
             return
         core.chain.wait()  # the notes that doomed them count

@@ -1,8 +1,8 @@
 """What an operator sees of a chain and its upkeep: troubles, readiness and metrics.
 
 Rules: a store that fails is a trouble that blocks readiness after `AWAY_S`; a chain that another
-broker took over blocks it at once and for good. All methods of `ChainWatch` run on the loop, except
-`changed`.
+broker took over blocks it for good, as soon as a write or a look of the idle chain finds it. All
+methods of `ChainWatch` run on the loop, except `changed`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ChainWatch:
         if chain.error is not None:
             self._troubles.clear(AWAY, self._place)
             if not isinstance(chain.error, Closed):
-                self._troubles.stand(ENDED, self._place, str(chain.error), blocks=True)
+                self._troubles.stand(ENDED, self._place, chain.error, blocks=True)
             return
         failure = self._upkeep.last_error if self._upkeep is not None else None
         if failure is None:
@@ -69,7 +69,7 @@ class ChainWatch:
         if chain.failing_since is None:
             self._troubles.clear(AWAY, self._place)
         elif away_s >= AWAY_S:
-            error = f"for {away_s:.0f} s nothing could be written: {chain.last_failure}"
+            error = f"for {away_s:.0f} s the store has not answered: {chain.last_failure}"
             self._troubles.stand(AWAY, self._place, error, blocks=True)
         else:
             self._timer = self._loop.call_later(AWAY_S - away_s + 0.01, self._look)

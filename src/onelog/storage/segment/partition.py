@@ -10,6 +10,7 @@ next sync includes the sealed segments and the directory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from onelog.base.errors import Conflict, CorruptBatch, InvalidRequest
@@ -37,6 +38,7 @@ from onelog.storage.segment.reading import LogReader
 from onelog.storage.segment.recovery import LogRecovery
 from onelog.storage.segment.rewrite import SegmentRewrite, begin_prepend, begin_rewrite
 from onelog.storage.segment.segment import EngineShared, Segment
+from onelog.storage.tables import SealedFile
 
 
 class SegmentLog:
@@ -217,6 +219,9 @@ class SegmentLog:
         """None: nothing lies in an object store."""
         return ()
 
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Nothing to hold: nothing lies in an object store."""
+
     def aborted(self, start: Offset, upto: Offset) -> Sequence[AbortedSpan]:
         """None: nothing lies in an object store."""
         return ()
@@ -261,9 +266,10 @@ class SegmentLog:
         none, or they cannot be used. Waits for the disk."""
         return self._reader.sealed_topics(base)
 
-    def sealed_log(self, base: Offset) -> Path:
-        """The file with the batches of the sealed segment that begins at `base`."""
-        return self._reader.sealed_log(base)
+    def sealed_file(self, info: SegmentInfo) -> AbstractContextManager[SealedFile]:
+        """The file of a sealed segment; one that leaves meanwhile is missing."""
+        path = self._reader.sealed_log(info.base_offset)
+        return nullcontext(SealedFile(path, info.size_bytes))
 
     def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
         """Keep a partition's derived state as of `offset`, durably."""

@@ -17,7 +17,7 @@ from onelog.kernel import (
     batch_topics,
     lookup_topic_chunks,
     make_topic_chunk,
-    move_topic_entries,
+    pack_topic_entries,
     sort_topic_entries,
 )
 from onelog.record.batch import inflated_records
@@ -91,12 +91,12 @@ class TopicTail:
         """Give the raw entries their final relative offsets, packed. Returns whether a chunk is
         full."""
         raw, self.raw = self.raw, []
-        for pairs, add in raw:
+        packed, longer = pack_topic_entries(raw, _LONG_RUN_ENTRIES * _ENTRY_BYTES)
+        self._entries += packed
+        self._count += len(packed) // _ENTRY_BYTES
+        for pairs, add in longer:
             self._count += len(pairs) // _ENTRY_BYTES
-            if len(pairs) >= _LONG_RUN_ENTRIES * _ENTRY_BYTES:
-                self._chunks += make_topic_chunk(sort_topic_entries(pairs, add))
-            else:
-                self._entries += move_topic_entries(pairs, add)
+            self._chunks += make_topic_chunk(sort_topic_entries(pairs, add))
         return self._count >= CHUNK_ENTRIES
 
     def save(self, stem: str) -> None:

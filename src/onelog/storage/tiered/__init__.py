@@ -1,9 +1,10 @@
-"""Tiers: sealed segments of local partitions that move to an object store.
+"""Tiers: sealed segments that move to an object store.
 
 Rules: a user of this package sees one log; only the floor that decides when segments move knows of
 two places. The wrapped engine hardly notices.
 """
 
+from onelog.storage.tiered.copies import NotedCopies
 from onelog.storage.tiered.engine import TieredEngine
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.restoring import (
@@ -14,6 +15,7 @@ from onelog.storage.tiered.restoring import (
 )
 
 __all__ = [
+    "NotedCopies",
     "StoredPartition",
     "TieredEngine",
     "TieredLog",

@@ -130,7 +130,10 @@ class Commits:
 
     def _read(self, seq: int) -> Manifest:
         name = names.tier_manifest(*self._state.key, seq)
-        return Manifest.decode(self._store.get(name), f"{self._store.url}/{name}")
+        shown = f"{self._store.url}/{name}"
+        with contextlib.suppress(ColdDamaged):
+            return Manifest.decode(self._store.get(name), shown)
+        return Manifest.decode(self._store.get(name), shown)  # bytes also go bad on their way
 
     def _check_ours(self, manifest: Manifest) -> None:
         """Refuse a manifest that another process wrote, if it is not of this very log."""
@@ -195,10 +198,12 @@ class Commits:
             if wanted is None:
                 return False
             head, rows = self._next(wanted), wanted.rows
+            self._state.prove()
             try:
                 self._put(head.seq, encode_with(head, len(rows), rows.packed))
                 self._check_newest(head.seq)
                 self._state.adopt(head, rows)
+                self._state.wait()
             except Taken as taken:
                 self._take_over(head.seq, taken)
                 continue

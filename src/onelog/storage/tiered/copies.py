@@ -1,10 +1,10 @@
-"""The tier's own files in a partition's folder: the last two copies of the manifest, so that a
-start asks the store nothing.
+"""The tier's own copies of a partition's manifest, so that a start asks the store nothing.
 
-Rules: there are two files, `cold.0` and `cold.1`. The older one is overwritten in place and synced,
-so the newer one is whole at any moment. The intact one with the higher sequence number counts. A
-copy also says what was decided here and is not in the store yet: the log's start, and a cut.
-docs/formats/manifest.md has it byte by byte.
+Rules: on a disk there are two files in the partition's folder, `cold.0` and `cold.1`. The older one
+is overwritten in place and synced, so the newer one is whole at any moment. The intact one with the
+higher sequence number counts. A copy also says what was decided here and is not in the store yet:
+the log's start, and a cut. docs/formats/manifest.md has it byte by byte. An engine without a disk
+keeps one copy itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import struct
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,6 +22,7 @@ from onelog.base.errors import ColdDamaged, StorageError, StorageFull
 from onelog.kernel import crc32c
 from onelog.objects.manifest import Manifest
 from onelog.storage.cold import RowTable
+from onelog.storage.engine import PartitionKey
 from onelog.storage.files import OpenFile, is_full, sync_directory
 
 FIRST_NAME: Final = "cold.1"
@@ -84,6 +85,86 @@ def decode_copy(data: bytes) -> tuple[int, TierCopy] | None:
     return sequence, TierCopy(start, cut, head, rows, flags)
 
 
+class TierCopies(Protocol):
+    """Keeps the copies of one partition."""
+
+    def load(self) -> tuple[TierCopy | None, bool]:
+        """The newest intact copy, and whether there are copies although none is intact."""
+        ...
+
+    def save(self, copy: TierCopy) -> None:
+        """Make this the copy that counts; whatever the engine writes afterwards is not there
+        without it. Raises StorageFull, StorageError."""
+        ...
+
+    def wait(self) -> None:
+        """Block until what was saved is durable."""
+        ...
+
+    def prove(self) -> None:
+        """Block until it is sure that no other process had this partition when it was asked.
+        Raises Fenced."""
+        ...
+
+
+class CopyNotes(Protocol):
+    """An engine that keeps copies itself."""
+
+    def kept_copy(self, key: PartitionKey) -> bytes | None:
+        """What was kept last; None: nothing."""
+        ...
+
+    def keep_copy(self, key: PartitionKey, data: bytes) -> None:
+        """Keep this, before whatever is written afterwards. Does not block."""
+        ...
+
+    def wait(self) -> None:
+        """Block until what was kept is durable."""
+        ...
+
+    def prove(self, key: PartitionKey) -> None:
+        """Block until it is sure that no other process had the partition when it was asked.
+        Raises Fenced."""
+        ...
+
+
+class NotedCopies:
+    """Copies that the engine keeps."""
+
+    __slots__ = ("_key", "_notes", "_sequence")
+
+    def __init__(self, notes: CopyNotes, key: PartitionKey) -> None:
+        self._notes = notes
+        self._key = key
+        self._sequence = 0
+
+    def load(self) -> tuple[TierCopy | None, bool]:
+        """See `TierCopies`."""
+        data = self._notes.kept_copy(self._key)
+        found = None if data is None else decode_copy(data)
+        if found is None:
+            return None, data is not None
+        self._sequence = found[0]
+        return found[1], False
+
+    def save(self, copy: TierCopy) -> None:
+        """See `TierCopies`. The caller holds a lock that the loop wants, so this does not wait."""
+        try:
+            faults.hit("tier.local")
+        except OSError as error:
+            raise StorageError(f"cannot keep the copy of a manifest: {error}") from error
+        self._notes.keep_copy(self._key, encode_copy(copy, self._sequence + 1))
+        self._sequence += 1
+
+    def wait(self) -> None:
+        """See `TierCopies`."""
+        self._notes.wait()
+
+    def prove(self) -> None:
+        """See `TierCopies`."""
+        self._notes.prove(self._key)
+
+
 class TierFiles:
     """Reads and writes the two files."""
 
@@ -134,3 +215,9 @@ class TierFiles:
                 ) from error
             raise StorageError(f"cannot write {path}: {error}") from error
         self._sequence = sequence
+
+    def wait(self) -> None:
+        """`save` waited for the disk."""
+
+    def prove(self) -> None:
+        """Whoever has the data directory has the partition."""

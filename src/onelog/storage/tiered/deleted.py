@@ -19,7 +19,7 @@ from onelog.objects.store import ObjectStore
 from onelog.storage.cold import RowTable
 from onelog.storage.engine import PartitionKey
 from onelog.storage.files import OpenFile, remove, sync_directory
-from onelog.storage.tiered.copies import NO_CUT, TierCopy, TierFiles, decode_copy, encode_copy
+from onelog.storage.tiered.copies import NO_CUT, TierCopies, TierCopy, decode_copy, encode_copy
 
 _DELETED_AT_ONCE: Final = 1000
 _TEMPORARY: Final = ".tmp"
@@ -32,9 +32,9 @@ class DeletedTiers:
         self._folder = folder
         self._store = store
 
-    def note(self, key: PartitionKey, folder: Path, now_ms: int) -> None:
+    def note(self, key: PartitionKey, copies: TierCopies, now_ms: int) -> None:
         """Note that a partition is to be deleted, if it has objects. Raises StorageError."""
-        copy, is_damaged = TierFiles(folder).load()
+        copy, is_damaged = copies.load()
         if not is_damaged and (copy is None or copy.head is None):
             return
         copy = copy or TierCopy(0, NO_CUT, None, RowTable())

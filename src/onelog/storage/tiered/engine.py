@@ -1,4 +1,4 @@
-"""The tiered engine: it wraps an engine of local segments and gives each partition a tier.
+"""The tiered engine: it wraps an engine and gives each of its partitions a tier.
 
 Rules: opening asks the store nothing. A partition that never had a tier has no file of one. Where a
 partition is deleted, a note stays until its objects are deleted, too (`deleted.py`).
@@ -6,11 +6,12 @@ partition is deleted, a note stays until its objects are deleted, too (`deleted.
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from onelog.base.clock import Clock
@@ -19,14 +20,14 @@ from onelog.base.ids import Offset, PartitionId
 from onelog.objects import names
 from onelog.objects.store import ObjectStore
 from onelog.objects.sweeping import Keeper
-from onelog.storage.cold import Bringing, RunCache
+from onelog.storage.cold import Bringing, PlanHold, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.files import OpenFile, sync_directory
 from onelog.storage.tables import Tables
 from onelog.storage.tiered.commits import HOUSE_BYTES, KEPT
-from onelog.storage.tiered.copies import FIRST_NAME
+from onelog.storage.tiered.copies import FIRST_NAME, TierCopies, TierFiles
 from onelog.storage.tiered.deleted import DeletedTiers
-from onelog.storage.tiered.inner import LocalEngine
+from onelog.storage.tiered.inner import LocalEngine, MovingEngine
 from onelog.storage.tiered.moving import PartitionTier
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.state import TierState
@@ -72,33 +73,57 @@ class TieredEngine:
         self.cache = cache
         self.deleted = DeletedTiers(folder / "deleted", store)
         """Objects of partitions that were deleted."""
-        self._house = _house_of(folder / "house")
-        self._inner = inner
+        self.house = _house_of(folder / "house")
+        """Says which data directory this is, in every manifest that it writes."""
+        self.plans = PlanHold(folder / "plans", clock.now_ms())
+        """Until when objects stay for those who planned to read them."""
+        self._inner: MovingEngine = inner
+        self._copies: Callable[[PartitionKey], TierCopies] = lambda key: TierFiles(
+            inner.folder(key)
+        )
+        self._is_beside = False
         self._clock = clock
         self._bringing = bringing
         self._tables = tables
         self._lock = threading.Lock()
         self._tiers: dict[PartitionKey, PartitionTier] = {}
 
+    def beside(
+        self, inner: MovingEngine, copies: Callable[[PartitionKey], TierCopies]
+    ) -> TieredEngine:
+        """An engine for the partitions of another engine, with the same store, cache, tables and
+        notes. `copies` keeps what is known of a partition. This one is closed after it."""
+        made = copy.copy(self)
+        made._inner, made._copies, made._is_beside = inner, copies, True
+        return made
+
     def open(self, key: PartitionKey, settings: LogSettings) -> TieredLog:
         """Open or create a partition, recovering it when the last shutdown was not clean."""
         inner = self._inner.open(key, settings)
-        folder = self._inner.folder(key)
         try:
-            state = TierState(key, inner, folder, self.store, self.cache, self._bringing)
+            state = TierState(key, inner, self._copies(key), self.store, self.cache, self._bringing)
         except BaseException:
             inner.close()
             raise
         tier = PartitionTier(
-            self.store, state, inner, settings, self._clock, self._house, self._tables
+            self.store,
+            state,
+            inner,
+            settings,
+            self._clock,
+            self.house,
+            self._tables,
+            plans=self.plans,
         )
         with self._lock:
             self._tiers[key] = tier
+        if self._tables is not None and any(row.kind == "parquet" for row in state.rows[-1:]):
+            self._tables.expect_reads()
         return TieredLog(inner, state, tier)
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition; its objects go later. No error if it does not exist."""
-        self.deleted.note(key, self._inner.folder(key), self._clock.now_ms())
+        self.deleted.note(key, self._copies(key), self._clock.now_ms())
         self._inner.delete(key)
         with self._lock:
             self._tiers.pop(key, None)
@@ -136,6 +161,8 @@ class TieredEngine:
     def close(self) -> None:
         """Close every open partition cleanly, and empty the cache."""
         self._inner.close()
+        if self._is_beside:
+            return
         self.cache.close()
         if self._tables is not None:
             self._tables.close()

@@ -1,25 +1,35 @@
 """What a tier needs of the engine that it wraps, beside the contract of every engine.
 
-Rules: the wrapped engine keeps each partition in a folder of its own, in which the tier keeps its
-copies of the manifest. The wrapped log's start is where the local window begins.
+Rules: the wrapped log's start is where the local window begins. An engine on a disk keeps each
+partition in a folder of its own, in which the tier keeps its copies of the manifest; one without a
+disk keeps them itself (`copies.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from onelog.base.ids import Offset, TimestampMs
-from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog, Rewrite
+from onelog.storage.engine import (
+    Engine,
+    LogSettings,
+    PartitionKey,
+    PartitionLog,
+    Rewrite,
+    SegmentInfo,
+)
+from onelog.storage.tables import SealedFile
 
 
 class LocalLog(PartitionLog, Protocol):
-    """One partition on this machine's disk."""
+    """One partition in the wrapped engine."""
 
     def prepend(self, start: Offset, log_start: Offset, created_ms: TimestampMs) -> Rewrite:
         """Begin to put batches from `start` on in front of the first segment; the log then begins
-        at `log_start`."""
+        at `log_start`. Raises InvalidRequest where nothing comes back."""
         ...
 
     def sealed_topics(self, base: Offset) -> bytes | None:
@@ -27,17 +37,22 @@ class LocalLog(PartitionLog, Protocol):
         none, or they cannot be used."""
         ...
 
-    def sealed_log(self, base: Offset) -> Path:
-        """The file with the batches of the sealed segment that begins at `base`."""
+    def sealed_file(self, info: SegmentInfo) -> AbstractContextManager[SealedFile]:
+        """A file with the batches of a sealed segment, while the block runs. It may block. Raises
+        Conflict when they left meanwhile."""
         ...
 
 
-class LocalEngine(Engine, Protocol):
+class MovingEngine(Engine, Protocol):
     """An engine whose sealed segments may move."""
 
     def open(self, key: PartitionKey, settings: LogSettings) -> LocalLog:
         """See `Engine`."""
         ...
+
+
+class LocalEngine(MovingEngine, Protocol):
+    """Such an engine on this machine's disk."""
 
     def folder(self, key: PartitionKey) -> Path:
         """Where the files of a partition are, or would be."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,8 +24,9 @@ from onelog.objects import names
 from onelog.objects.manifest import Doomed
 from onelog.objects.rows import Row
 from onelog.objects.store import ObjectStore
+from onelog.storage.cold import DoomedHold, PlanHold
 from onelog.storage.engine import LogSettings, SegmentInfo, in_place
-from onelog.storage.tables import Tables
+from onelog.storage.tables import Adoption, Tables
 from onelog.storage.tier import PieceSource, TierStatus
 from onelog.storage.tiered.building import READ_BYTES, build, next_run
 from onelog.storage.tiered.commits import Commits, TierChange
@@ -40,7 +41,7 @@ class PartitionTier:
     """Moves the sealed segments of one partition."""
 
     __slots__ = (
-        "_clock", "_commits", "_hold_until_ms", "_inner", "_state", "_store", "_table", "_work",
+        "_clock", "_commits", "_hold", "_inner", "_state", "_store", "_table", "_work",
         "settings",
     )  # fmt: skip
 
@@ -53,6 +54,8 @@ class PartitionTier:
         clock: Clock,
         house: bytes,
         tables: Tables | None = None,
+        *,
+        plans: PlanHold | None = None,
     ) -> None:
         self.settings = settings
         self._store = store
@@ -65,7 +68,7 @@ class PartitionTier:
         if tables is not None:
             self._table = TableTier(tables, state, inner, self._commits, clock, self._kept)
         self._work = threading.RLock()
-        self._hold_until_ms = 0
+        self._hold = DoomedHold(plans)
 
     # Numbers: nothing here blocks.
 
@@ -79,6 +82,9 @@ class PartitionTier:
                 cold_bytes=rows.bytes_between(first, len(rows)),
                 cold_end_offset=Offset(max(state.start, state.end)),
                 local_start_offset=Offset(state.local),
+                local_bytes=self._inner.size_bytes,
+                hits=max(0, state.cold.found - state.cold.missed),
+                misses=state.cold.missed,
                 doomed=len(state.head.doomed) + first + len(state.dropped),
                 seq=state.head.seq,
                 halted=self._commits.fence or self._commits.refusal or self._table_halt,
@@ -104,10 +110,16 @@ class PartitionTier:
         return found
 
     def hold_doomed(self, until_ms: TimestampMs) -> None:
-        """Delete no doomed object before this time."""
-        self._hold_until_ms = max(self._hold_until_ms, until_ms)
+        """Delete no object that a row names now before this time, also after a restart. It
+        blocks."""
+        self._hold.until(self._clock.now_ms(), until_ms)
 
     # Into the store.
+
+    def hurry(self) -> None:
+        """Let the next upload commit to a table at once."""
+        if self._table is not None:
+            self._table.hurry()
 
     def upload(self, stable: Offset, source: PieceSource) -> Row | None:
         """Copy the next piece into the store."""
@@ -134,12 +146,31 @@ class PartitionTier:
         return piece.row(name, created_ms=created_ms, leader_epoch=epoch)
 
     def _upload_rows(self, stable: Offset, source: PieceSource) -> Row | None:
+        return self._its_table().upload(self.settings, partial(self.waiting, stable), source)
+
+    # Rows of a table that somebody else rewrote.
+
+    def adoption(self) -> Adoption:
+        """What the manifest says of the table."""
+        with self._work:
+            return self._its_table().adoption(self.settings)
+
+    def adopt(self, parts: Sequence[Adoption]) -> Mapping[int, Sequence[Row]]:
+        """Have rows of all partitions proved and written anew."""
+        return self._its_table().adopt(parts)
+
+    def take_adopted(self, part: Adoption, rows: Sequence[Row]) -> None:
+        """Name the new files."""
+        with self._work:
+            self._its_table().take_adopted(part.words, rows)
+
+    def _its_table(self) -> TableTier:
         if self._table is None:
             raise StorageError(
                 f"the tier of {self._state.name} is a table, and this broker writes none: install"
                 " the extra onelog[lake] and restart"
             )
-        return self._table.upload(self.settings, partial(self.waiting, stable), source)
+        return self._table
 
     def _add(self, row: Row, source: PieceSource) -> bool:
         """Let a manifest name a piece. False: an earlier try was in the store after all."""
@@ -179,9 +210,11 @@ class PartitionTier:
                 self._commits.commit(self._if_gone)
             if self._table is not None:
                 self._table.keep_up(self.settings, rows_left=rows_left)
-            if now_ms < self._hold_until_ms or not state.head.doomed:
-                return 0
-            due = [one.object for one in state.head.doomed if one.since_ms <= now_ms - grace_ms]
+            due = [
+                one.object
+                for one in state.head.doomed
+                if self._hold.due_ms(one.since_ms, grace_ms) <= now_ms
+            ]
             if not due:
                 return 0
             self._commits.meet()  # nobody deletes what another writer may still name
@@ -223,6 +256,7 @@ class PartitionTier:
             self._commits.commit(change)
             with state.lock:
                 state.move_start(max(Offset(state.start), local))
+            state.wait()
 
     # The local window.
 

@@ -13,6 +13,7 @@ from typing import Final
 from onelog.base.errors import Closed, InvalidRequest, OffsetOutOfRange
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import LogEnd
+from onelog.objects import names
 from onelog.objects.piece import AbortedSpan
 from onelog.objects.rows import Row
 from onelog.storage.cold.carrying import ColdIndexPart, ColdPosting, ColdRun
@@ -104,7 +105,16 @@ class TieredLog:
         state = self._state
         with state.lock:
             rows, first = state.rows, max(state.start, start)
-        return rows[rows.number_at(first) : rows.number_from(upto)]
+        moved = rows[rows.number_at(first) : rows.number_from(upto)]
+        end = moved[-1].end if moved else 0
+        kept = self._inner.cold_rows(Offset(max(first, end)), upto) if end < upto else ()
+        # One that begins before that end was joined across it: offsets that no row has are fetched.
+        return [*moved, *(row for row in kept if row.base >= end)]
+
+    def hold_cold(self, until_ms: TimestampMs) -> None:
+        """Delete no object that a row named before this time."""
+        self.tier.hold_doomed(until_ms)
+        self._inner.hold_cold(until_ms)
 
     # Reading.
 
@@ -201,7 +211,11 @@ class TieredLog:
 
     def bring(self, cold: Cold) -> Lease:
         """Have cold bytes here, from the store or from the disk."""
-        if isinstance(cold, ColdRun | ColdIndexPart | ColdPosting | ColdPages):
+        if isinstance(cold, ColdPages):
+            return self._state.cold.bring(cold)
+        if isinstance(cold, ColdRun | ColdIndexPart | ColdPosting):
+            if cold.row.object.startswith(names.DATA):  # the wrapped engine's own rows
+                return self._inner.bring(cold)
             return self._state.cold.bring(cold)
         if isinstance(cold, ColdManifest):
             self.tier.load_rows()
@@ -220,8 +234,11 @@ class TieredLog:
         end = inner.end_offset
         if start > end:
             raise OffsetOutOfRange(f"cannot trim to {start}: the log ends at {end}")
+        state.wait()  # while the store of an engine without a disk is away, nothing changes
         state.move_start(start)
-        if start > inner.start_offset:
+        if start <= inner.start_offset:
+            state.wait()
+        else:
             inner.trim(start)
             with state.lock:  # another thread may have moved it further meanwhile
                 state.move_local(Offset(max(state.local, inner.start_offset)))

@@ -27,6 +27,8 @@ class StoredPartition(NamedTuple):
 
     key: PartitionKey
     manifest: Manifest
+    written_ms: int
+    """When its newest manifest was written, by the store's clock."""
 
     @property
     def stream(self) -> bytes:
@@ -51,7 +53,8 @@ def stored_partition(store: ObjectStore, key: PartitionKey) -> StoredPartition:
     """The newest manifest of a partition. Raises NotFound, ColdDamaged."""
     for found in store.list(names.manifests_of(*key), limit=1):
         name = f"{store.url}/{found.name}"
-        return StoredPartition(key, Manifest.decode(store.get(found.name), name))
+        manifest = Manifest.decode(store.get(found.name), name)
+        return StoredPartition(key, manifest, found.modified_ms)
     raise NotFound(f"{store.url} holds no manifest of {key.stream_id}/{key.partition}")
 
 

@@ -10,7 +10,6 @@ the store is asked.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Final
 
 from onelog.base.errors import InvalidRequest, PartitionCorrupt
@@ -21,7 +20,7 @@ from onelog.objects.store import ObjectStore
 from onelog.storage.cold import Bringing, ColdRows, RowTable, RunCache
 from onelog.storage.cold.table import RowNumbers
 from onelog.storage.engine import PartitionKey, SegmentInfo
-from onelog.storage.tiered.copies import LOST, NO_CUT, UNMET, TierCopy, TierFiles, encode_copy
+from onelog.storage.tiered.copies import LOST, NO_CUT, UNMET, TierCopies, TierCopy, encode_copy
 from onelog.storage.tiered.inner import LocalLog
 
 NO_ROWS: Final = RowTable()
@@ -31,7 +30,7 @@ class TierState:
     """The rows of one partition, and where they lie."""
 
     __slots__ = (
-        "_files", "_inner", "cold", "cut", "dropped", "head", "key", "local", "lock", "lost",
+        "_copies", "_inner", "cold", "cut", "dropped", "head", "key", "local", "lock", "lost",
         "name", "rows", "start", "unmet_cut",
     )  # fmt: skip
 
@@ -39,7 +38,7 @@ class TierState:
         self,
         key: PartitionKey,
         inner: LocalLog,
-        folder: Path,
+        copies: TierCopies,
         store: ObjectStore,
         cache: RunCache,
         bringing: Bringing | None,
@@ -49,7 +48,7 @@ class TierState:
         self.name = f"{key.stream_id}/{key.partition}"
         self.lock = threading.RLock()
         self._inner = inner
-        self._files = TierFiles(folder)
+        self._copies = copies
         self.local = int(inner.start_offset)
         """Where the local window begins; below it, batches are read from the store."""
         self.start = self.local
@@ -67,7 +66,7 @@ class TierState:
         self._load()
 
     def _load(self) -> None:
-        copy, is_damaged = self._files.load()
+        copy, is_damaged = self._copies.load()
         if copy is None:
             self.lost = is_damaged
             self.start = 0 if is_damaged else self.start
@@ -140,7 +139,15 @@ class TierState:
             return self.rows
         return self.rows.spliced(len(self.rows), len(self.rows), self.dropped)
 
-    # Changes. Each is durable when it returns.
+    # Changes. Each is kept when it returns, and durable at the latest after `wait`.
+
+    def wait(self) -> None:
+        """Block until what was changed is durable; without the lock."""
+        self._copies.wait()
+
+    def prove(self) -> None:
+        """Block until it is sure that this process has the partition. Raises Fenced."""
+        self._copies.prove()
 
     def adopt(self, head: Manifest, rows: RowTable) -> None:
         """The store has this manifest now: keep a copy, and read its rows from now on."""
@@ -149,7 +156,7 @@ class TierState:
             # A start that a cut overtook meanwhile is as far as the log goes.
             known = self._inner.end_offset if self.cut == NO_CUT else self.cut
             start = max(self.start, min(head.start, known))
-            self._files.save(TierCopy(start, cut, head, rows))
+            self._copies.save(TierCopy(start, cut, head, rows))
             self.start, self.cut, self.lost, self.unmet_cut = start, cut, False, False
             self._take(head, rows)
             self._start_here()
@@ -169,7 +176,7 @@ class TierState:
             if start <= self.start:
                 return
             if self.is_known:
-                self._files.save(self._copy(start, self.cut))
+                self._copies.save(self._copy(start, self.cut))
             self.start = start
             self.cold.replace(self.rows, start=start)
 
@@ -184,7 +191,7 @@ class TierState:
                 return
             self.unmet_cut |= not is_met
             cut = min(end, self.cut) if self.cut != NO_CUT else end
-            self._files.save(self._copy(start, cut))
+            self._copies.save(self._copy(start, cut))
             self.cut, self.start = cut, start
             self._take(self.head, self._all())
 
@@ -194,7 +201,7 @@ class TierState:
             if self.unmet_cut:
                 self.unmet_cut = False
                 cut = self.cut if len(self.dropped) else NO_CUT
-                self._files.save(self._copy(self.start, cut))
+                self._copies.save(self._copy(self.start, cut))
                 self.cut = cut
 
     def follow_cut(self, end: Offset) -> None:

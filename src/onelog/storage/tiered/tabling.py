@@ -9,17 +9,18 @@ manifest says, nothing more is moved until somebody acts; reads go on while the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Conflict, StorageError
+from onelog.base.errors import Conflict, InvalidRequest, StorageError
 from onelog.objects.manifest import Doomed
 from onelog.objects.rows import Row
 from onelog.storage.cold import RowTable
 from onelog.storage.engine import LogSettings, SegmentInfo
-from onelog.storage.tables import Conversion, SealedFile, TableCommit, Tables, Words
+from onelog.storage.tables import Adoption, Conversion, TableCommit, Tables, Words
 from onelog.storage.tier import PieceSource
 from onelog.storage.tiered.building import SealedRun, next_run
 from onelog.storage.tiered.commits import Commits, TierChange
@@ -85,6 +86,10 @@ class TableTier:
 
     # Into the table.
 
+    def hurry(self) -> None:
+        """Let the next upload commit, although its time has not come."""
+        self._due_at = 0.0
+
     def upload(
         self,
         settings: LogSettings,
@@ -104,6 +109,7 @@ class TableTier:
                 return None
             before = self._before(words)
             known = [row.file for row in self._rows_of(words)]
+            self._state.prove()
             try:
                 self._tables.commit(
                     TableCommit(words, stream_id, int(partition), before, rows, known)
@@ -134,23 +140,21 @@ class TableTier:
         self, settings: LogSettings, words: Words, run: SealedRun, source: PieceSource
     ) -> Row:
         stream_id, partition = self._state.key
-        return self._tables.convert(
-            Conversion(
-                words,
-                stream_id,
-                int(partition),
-                settings.topic_index,
-                run.base,
-                run.end,
-                min(info.created_ms for info in run.segments),
-                [
-                    SealedFile(self._inner.sealed_log(info.base_offset), info.size_bytes)
-                    for info in run.segments
-                ],
-                source.state(run.end),
-                source.aborted(run.base, run.end),
+        with ExitStack() as files:
+            return self._tables.convert(
+                Conversion(
+                    words,
+                    stream_id,
+                    int(partition),
+                    settings.topic_index,
+                    run.base,
+                    run.end,
+                    min(info.created_ms for info in run.segments),
+                    [files.enter_context(self._inner.sealed_file(info)) for info in run.segments],
+                    source.state(run.end),
+                    source.aborted(run.base, run.end),
+                )
             )
-        )
 
     def _before(self, words: Words) -> int:
         """How far the table goes, as the manifest says."""
@@ -229,6 +233,30 @@ class TableTier:
         """The marks of a manifest that names rows from `first` on for the first time."""
         since = self.marks.get(_SINCE, str(first)) if self._is_same(words) else str(first)
         return {**words, _SINCE: since, _END: str(max(end, self._before(words)))}
+
+    # Rows that somebody else rewrote.
+
+    def adoption(self, settings: LogSettings) -> Adoption:
+        """What the manifest says of the table, once it knows what the table has. Raises
+        InvalidRequest, StorageError."""
+        tier = settings.tier
+        if tier is None or tier.format == "log":
+            raise InvalidRequest("only a tier that is a table (iceberg, delta) can be adopted")
+        words = words_of(settings)
+        self._commits.meet()
+        self._catch_up(words)
+        partition = int(self._state.key.partition)
+        return Adoption(words, partition, settings.topic_index, self._rows_of(words))
+
+    def adopt(self, parts: Sequence[Adoption]) -> Mapping[int, Sequence[Row]]:
+        """Have the table's rows proved and written anew, for all partitions of the stream."""
+        return self._tables.adopt(self._state.key.stream_id, parts)
+
+    def take_adopted(self, words: Words, rows: Sequence[Row]) -> None:
+        """The manifest names the new files; the tier goes on."""
+        if rows:
+            self._commits.commit(lambda: self._swapped(words, rows, rows[-1].end))
+        self._halt, self._halted_at = "", {}
 
     # Upkeep.
 

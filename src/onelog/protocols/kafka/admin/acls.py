@@ -1,8 +1,9 @@
 """DescribeAcls, CreateAcls and DeleteAcls: the one access list, by Kafka's tools.
 
 Rules:
-- An administrator of the access list changes ACLs (`admin` on the server). That is asked once for a
-  request, because its first ACL may take the right away.
+- An administrator of the access list changes ACLs (`admin` on the server); the first one is for
+  administrators among the users. That is asked once for a request, because its first ACL may take
+  the right away.
 - An ACL that is there already is not made again. A rule that says more than the ACLs that are
   deleted keeps the rest.
 - Where the program that runs the broker decides by itself, there is no list: SECURITY_DISABLED, as
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.admin.acl_forms import ANY_HOST, Acl, Choice, acls_of, rule_of, without
-from onelog.protocols.kafka.admin.resources import check_cluster
+from onelog.protocols.kafka.admin.resources import check_cluster, check_keeper
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
@@ -41,7 +42,10 @@ def _access(hub: Hub, request: Request, *, to_see: bool = False) -> AccessList:
         raise KafkaError(
             ErrorCode.security_disabled, "the program that runs this broker decides who may do what"
         )
-    check_cluster(hub, request, PART, to_see=to_see)
+    if to_see:
+        check_cluster(hub, request, PART, to_see=True)
+    else:
+        check_keeper(hub, request, PART)
     return access
 
 

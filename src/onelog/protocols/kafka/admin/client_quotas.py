@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import InvalidName, InvalidRequest, LimitExceeded, OnelogError
-from onelog.protocols.kafka.admin.resources import check_cluster
+from onelog.protocols.kafka.admin.resources import check_cluster, check_keeper
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
@@ -127,7 +127,7 @@ async def alter_client_quotas(hub: Hub, request: Request) -> Body:
     async for row in RequestTurns().over(request.body.entries):
         told: Body = {"error_code": ErrorCode.none, "error_message": None}
         try:
-            check_cluster(hub, request, PART)
+            check_keeper(hub, request, PART)
             await _alter(hub, row, validate_only=validate_only)
         except OnelogError as error:
             told = {"error_code": _code(error), "error_message": str(error)}

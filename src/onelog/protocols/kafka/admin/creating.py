@@ -1,7 +1,8 @@
 """CreateTopics and CreatePartitions: topics with streams of their own, and views with a name.
 
-Rules: the error of one topic does not affect the others. Everything has one replica, on this node;
-a request for more is refused, not silently served with less (I9).
+Rules: the error of one topic does not affect the others. On a node on its own everything has one
+replica; a request for more is refused, not silently served with less (I9). On several nodes, a
+request gets the factor and the nodes that it names, and its answer waits for leaders.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from onelog.base.errors import AlreadyExists, Conflict, InvalidRequest, OnelogError
 from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
 from onelog.base.topics import is_exact
@@ -18,11 +21,13 @@ from onelog.broker import Action
 from onelog.protocols.kafka.admin.answers import Shown, answer, created_row, element
 from onelog.protocols.kafka.admin.choosing import chosen_config, default_config, with_partitions
 from onelog.protocols.kafka.admin.describing import config_rows, topic_rows
+from onelog.protocols.kafka.admin.moving import ReplicaChoice, chosen_replicas
 from onelog.protocols.kafka.admin.resources import named_twice, need_stream, topic_for
 from onelog.protocols.kafka.admin.topic_settings import FILTER
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.nodes import places_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.room import FULL, AnswerRoom
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
@@ -42,6 +47,7 @@ _REPLICAS: Final = 1
 async def create_topics(hub: Hub, request: Request) -> bytes:
     """Create topics, each with its own stream, or views, if a filter is given."""
     named, room = Counter(row.name for row in request.body.topics), AnswerRoom()
+    await hub.elsewhere.learn(named)
     answers = []
     for row in {row.name: row for row in request.body.topics}.values():
         body: Body
@@ -112,18 +118,22 @@ def _values(row: Any) -> dict[str, str]:
 async def _create_stream(
     hub: Hub, request: Request, row: Any, address: str, values: dict[str, str]
 ) -> _Made:
-    partitions = _partitions(hub, row)
+    partitions, replicas = _partitions(hub, row)
     stream_name = hub.stream_name(row.name)
     config = chosen_config(
         default_config(hub.config.defaults.stream, stream_name, address, partitions), values
     )
+    if replicas.factor:
+        replication = msgspec.structs.replace(config.replication, factor=replicas.factor)
+        config = msgspec.structs.replace(config, replication=replication)
     hub.check_room(partitions)
-    body, rows = _described(row.name, partitions), config_rows(hub.config, config)
+    body = _described(row.name, partitions, _factor(hub, replicas))
+    rows = config_rows(hub.config, config)
     try:
         if request.body.validate_only:
             hub.broker.streams.check_new(config)
             return body, rows
-        await hub.broker.streams.create(config)
+        await hub.broker.streams.create(config, replicas.assigned)
     except (AlreadyExists, Conflict) as error:
         raise KafkaError(ErrorCode.topic_already_exists, str(error)) from None
     except InvalidRequest as error:
@@ -143,7 +153,10 @@ async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, s
             ErrorCode.invalid_partitions,
             "a view has the partitions of what it shows: ask for -1 (or 1, which is ignored)",
         )
-    _check_replicas(row.replication_factor)
+    if hub.broker.cluster.nodes():
+        chosen_replicas(hub, row.replication_factor, ())
+    else:
+        _check_replicas(row.replication_factor)
     text = values[FILTER]
     try:
         if request.body.validate_only:
@@ -156,13 +169,21 @@ async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, s
     return body, topic_rows(hub, made)
 
 
-def _described(name: str, partitions: int) -> Body:
+def _factor(hub: Hub, replicas: ReplicaChoice) -> int:
+    """How many replicas new partitions have."""
+    nodes = hub.broker.cluster.nodes()
+    if not nodes:
+        return _REPLICAS
+    return replicas.factor or min(hub.broker.cluster.factor, len(nodes))
+
+
+def _described(name: str, partitions: int, replicas: int = _REPLICAS) -> Body:
     return {
         "name": name,
         "error_code": ErrorCode.none,
         "error_message": None,
         "num_partitions": partitions,
-        "replication_factor": _REPLICAS,
+        "replication_factor": replicas,
         "configs": [],
     }
 
@@ -170,7 +191,9 @@ def _described(name: str, partitions: int) -> Body:
 # -- how many, and where
 
 
-def _partitions(hub: Hub, row: Any) -> int:
+def _partitions(hub: Hub, row: Any) -> tuple[int, ReplicaChoice]:
+    assigned = [part.broker_ids for part in sorted(row.assignments, key=_index)]
+    is_alone = not hub.broker.cluster.nodes()
     if row.assignments:
         if (row.num_partitions, row.replication_factor) != (_DEFAULT, _DEFAULT):
             raise KafkaError(
@@ -183,15 +206,24 @@ def _partitions(hub: Hub, row: Any) -> int:
                 ErrorCode.invalid_replica_assignment,
                 "partitions are assigned from 0 on, without a gap and once each",
             )
-        _check_assigned(hub, [part.broker_ids for part in row.assignments])
         partitions = len(numbers)
     else:
-        _check_replicas(row.replication_factor)
         partitions = row.num_partitions
         if partitions == _DEFAULT:
             partitions = hub.settings.topics.partitions
+    if not is_alone:
+        replicas = chosen_replicas(hub, row.replication_factor, assigned)
+    else:
+        replicas = ReplicaChoice(0)
+        _check_assigned(hub, assigned)
+        if not assigned:
+            _check_replicas(row.replication_factor)
     _check_count(partitions)
-    return partitions
+    return partitions, replicas
+
+
+def _index(part: Any) -> int:
+    return int(part.partition_index)
 
 
 def _check_count(partitions: int) -> None:
@@ -250,16 +282,27 @@ async def _grow(hub: Hub, request: Request, row: Any) -> None:
             ErrorCode.invalid_partitions,
             f"{row.name} has {held} partitions: it can have more, and not {row.count}",
         )
-    if row.assignments is not None:
-        if len(row.assignments) != row.count - held:
-            raise KafkaError(
-                ErrorCode.invalid_replica_assignment,
-                f"{row.count - held} partitions are new, {len(row.assignments)} are assigned",
-            )
-        _check_assigned(hub, [part.broker_ids for part in row.assignments])
+    if row.assignments is not None and len(row.assignments) != row.count - held:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            f"{row.count - held} partitions are new, {len(row.assignments)} are assigned",
+        )
+    assigned = _assigned_more(hub, topic, row)
     hub.check_room(row.count - held)
     config = with_partitions(topic.stream.config, row.count)
     if request.body.validate_only:
         hub.broker.streams.check_altered(config)
     else:
-        await hub.broker.streams.alter(config)
+        await hub.broker.streams.alter(config, assigned)
+
+
+def _assigned_more(hub: Hub, topic: KafkaTopic, row: Any) -> Sequence[tuple[int, ...]]:
+    """The nodes of new partitions; empty: the cluster chooses."""
+    if not row.assignments:
+        return ()
+    assigned = [part.broker_ids for part in row.assignments]
+    if not hub.broker.cluster.nodes():
+        _check_assigned(hub, assigned)
+        return ()
+    places = places_of(hub, topic.partition(0).log)
+    return chosen_replicas(hub, _DEFAULT, assigned, held=len(places.replicas)).assigned

@@ -15,6 +15,7 @@ from onelog.broker import Action, Cleanup
 from onelog.protocols.kafka.admin.resources import need_stream, topic_for
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.nodes import check_fresh, check_led
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.rights import topic_of_id
 from onelog.protocols.kafka.topics import KafkaTopic
@@ -101,6 +102,8 @@ async def _trim(hub: Hub, asked: Asked, name: str, row: Any) -> Body:
         need_stream(topic, "holds no records")
         assert topic.stream is not None
         log = topic.partition(row.partition_index).log
+        check_led(log)
+        check_fresh(log)
         if log.stopped is not None:
             raise again(log.stopped)
         if topic.stream.config.cleanup is Cleanup.COMPACT:

@@ -41,6 +41,11 @@ _KEY: Final = ApiKey.DESCRIBE_CONFIGS
 async def describe_configs(hub: Hub, request: Request) -> bytes:
     """Describe settings of resources."""
     described, room = [], AnswerRoom()
+    await hub.elsewhere.learn(
+        row.resource_name
+        for row in request.body.resources
+        if row.resource_type == ResourceType.TOPIC
+    )
     for resource in request.body.resources:
         described.append(_describe(hub, request, resource, room))
         await asyncio.sleep(0)  # there may be thousands, and others have their turn

@@ -53,6 +53,24 @@ def check_cluster(
         )
 
 
+def check_keeper(hub: Hub, request: Request, part: str) -> None:
+    """Check that the client may change who may do what, or how much. Raises KafkaError.
+
+    While there is no rule, everybody may publish and read everything. But whoever writes the first
+    rule shuts the others out: that is for administrators, as in the management API.
+    """
+    check_cluster(hub, request, part)
+    principal = request.connection.principal
+    assert principal is not None
+    rules_decide = hub.broker.authorizer.checks_delivery
+    if not (rules_decide or hub.authenticator.is_administrator(principal.name)):
+        raise KafkaError(
+            ErrorCode.cluster_authorization_failed,
+            f"while there are no access rules, only administrators change the server's {part}, and"
+            f" {principal.name} is none: `onelog user promote NAME` makes one",
+        )
+
+
 def no_resource(kind: int) -> KafkaError:
     """The error for a kind of resource that has no settings here."""
     known = ", ".join(f"{row.value} ({row.name.lower()})" for row in ResourceType)

@@ -2,7 +2,8 @@
 
 Rules:
 - An anonymous client sees and changes no user. Administrators see and change every user; any other
-  user sees and changes only itself, as in the management API.
+  user sees and changes only itself, as in the management API, and only after a login by a password
+  of this broker or SCRAM: a certificate or token that ends would else make a login that lasts.
 - The client derives the key, so no password arrives: a user that is made here logs in by SCRAM
   only, and a user that has a password keeps it. All changes to one user are one write.
 - A user without a password is deleted with its last credential.
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _MECHANISMS: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 """As the protocol numbers them."""
 _NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}
+_LASTING: Final = ("password", "scram")
+"""What a user who changes itself proves itself by."""
 ITERATIONS: Final = range(4096, 16_384 + 1)
 _SALT_BYTES_MAX: Final = 1024
 
@@ -39,7 +42,8 @@ def _check_asker(hub: Hub, request: Request, names: Iterable[str]) -> None:
         raise KafkaError(
             ErrorCode.cluster_authorization_failed, "users are seen and changed after a login only"
         )
-    if set(names) == {identity.name}:
+    is_known_here = identity.proof in _LASTING and hub.authenticator.knows(identity.name)
+    if is_known_here and set(names) == {identity.name}:
         return
     if not hub.authenticator.is_administrator(identity.name):
         raise KafkaError(

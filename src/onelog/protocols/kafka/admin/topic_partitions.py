@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
+from onelog.broker import NO_NODE
 from onelog.protocols.kafka.admin.resources import topic_for
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.nodes import Nodes, places_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.rights import topic_operations
 from onelog.protocols.kafka.topics import KafkaTopic
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 PARTITIONS_MAX: Final = 2000
 """Partitions of one answer, as Kafka has it by default."""
-_NO_LEADER: Final = -1
 
 
 async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
@@ -35,6 +36,8 @@ async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
         return {"topics": [{"error_code": refused, "name": row.name} for row in body.topics]}
     left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
     topics: list[Body] = []
+    nodes = Nodes(hub, request.connection)
+    await hub.elsewhere.learn([row.name for row in body.topics])
     wanted = _wanted(hub, request, "" if cursor is None else cursor.topic_name)
     async for name, topic in RequestTurns().over(wanted):
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
@@ -45,7 +48,7 @@ async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
             return {"topics": topics, "next_cursor": _cursor(name, first)}
         stop = min(topic.partition_count, first + left)
         operations = topic_operations(hub, request.connection.principal, topic)
-        topics.append(_topic(hub, topic, range(first, stop), operations))
+        topics.append(_topic(hub, nodes, topic, range(first, stop), operations))
         left -= max(stop - first, 0)
         if stop < topic.partition_count:
             return {"topics": topics, "next_cursor": _cursor(name, stop)}
@@ -68,28 +71,30 @@ def _wanted(hub: Hub, request: Request, start: str) -> Iterator[tuple[str, Kafka
                 yield name, code_of(error)
 
 
-def _topic(hub: Hub, topic: KafkaTopic, numbers: range, operations: int) -> Body:
+def _topic(hub: Hub, nodes: Nodes, topic: KafkaTopic, numbers: range, operations: int) -> Body:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": False,
-        "partitions": [_partition(hub, topic, number) for number in numbers],
+        "partitions": [_partition(hub, nodes, topic, number) for number in numbers],
         "topic_authorized_operations": operations,
     }
 
 
-def _partition(hub: Hub, topic: KafkaTopic, number: int) -> Body:
-    log, node = topic.partition(number).log, [hub.node_id]
-    runs = log.stopped is None
+def _partition(hub: Hub, nodes: Nodes, topic: KafkaTopic, number: int) -> Body:
+    log = topic.partition(number).log
+    places = places_of(hub, log)
+    leader, error = nodes.leader(places, log)
+    runs = leader != NO_NODE or not nodes.is_alone  # a node on its own has only what runs
     return {
-        "error_code": ErrorCode.none if runs else ErrorCode.leader_not_available,
+        "error_code": error,
         "partition_index": number,
-        "leader_id": hub.node_id if runs else _NO_LEADER,
-        "leader_epoch": log.leader_epoch,
-        "replica_nodes": node,
-        "isr_nodes": node if runs else [],
-        "eligible_leader_replicas": [],
+        "leader_id": leader,
+        "leader_epoch": places.epoch,
+        "replica_nodes": list(places.replicas),
+        "isr_nodes": list(places.isr) if runs else [],
+        "eligible_leader_replicas": list(places.elr),
         "last_known_elr": [],
-        "offline_replicas": [] if runs else node,
+        "offline_replicas": [node for node in places.replicas if not runs or not nodes.is_up(node)],
     }

@@ -28,10 +28,13 @@ from onelog.protocols.kafka.admin.values import LONG_MAX, ValueType
 FILTER: Final = "onelog.filter"
 ENGINE: Final = "onelog.engine"
 FLUSH: Final = "flush.messages"
+MIN_INSYNC: Final = "min.insync.replicas"
 REMOTE: Final = ("remote.storage.enable", "onelog.tier.format")
 """Who sets one of these wants a tier, or wants none."""
 
-STRUCTURAL: Final = frozenset({"name", "captures", "partitions", "chosen", "kept"})
+STRUCTURAL: Final = frozenset(
+    {"name", "captures", "partitions", "chosen", "kept", "replication.factor"}
+)
 """Fields of a stream that are no settings: those that make the topic itself, and containers of
 others."""
 
@@ -97,6 +100,18 @@ def _write_flush(config: StreamConfig, value: int) -> StreamConfig:
     if value == 1:
         config = with_field(config, "durability", Durability.FSYNC)
     return with_kept(config, FLUSH, str(value))
+
+
+def _read_min_insync(config: StreamConfig) -> int:
+    said = config.replication.min_insync or int(dict(config.kept).get(MIN_INSYNC, 0))
+    return said or config.replication.min_insync_of(config.replication.factor or 1)
+
+
+def _write_min_insync(config: StreamConfig, value: int) -> StreamConfig:
+    if value < 1:
+        raise ValueError("it is 1 or more")
+    config = with_kept(config, MIN_INSYNC, None)  # where it stood while it had no effect
+    return with_field(config, "replication.min_insync", value)
 
 
 def _check_throttled(words: list[str]) -> str:
@@ -185,7 +200,7 @@ _ROWS: Final = (
         _T.LIST,
         list[str](),
         None,
-        "No effect: there are no followers.",
+        "No effect: replicas copy as fast as they can.",
         _check_throttled,
     ),
     kept(
@@ -201,7 +216,7 @@ _ROWS: Final = (
         _T.LIST,
         list[str](),
         None,
-        "No effect: there are no followers.",
+        "No effect: replicas copy as fast as they can.",
         _check_throttled,
     ),
     TopicSetting(
@@ -274,13 +289,16 @@ _ROWS: Final = (
         "log.cleaner.min.compaction.lag.ms",
         "How long every record of a compacted topic stays, also when its key has a newer one.",
     ),
-    kept(
-        "min.insync.replicas",
+    TopicSetting(
+        MIN_INSYNC,
         _T.INT,
-        1,
-        "min.insync.replicas",
-        "No effect: there is one replica, and no more than all of them are waited for.",
-        at_least(1),
+        "Replicas that must have a record before it is answered; with fewer in sync, nothing is"
+        " taken. A topic with fewer replicas needs all of them.",
+        MIN_INSYNC,
+        ("replication.min_insync",),
+        _read_min_insync,
+        _write_min_insync,
+        kept=True,
     ),
     kept(
         "preallocate",

@@ -56,6 +56,7 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
 async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dict[Place, ErrorCode]:
     """The partitions that cannot be committed to, because they do not exist or are not allowed."""
     asked, turns = Asked(hub, request, Action.DELIVER), RequestTurns()
+    await hub.elsewhere.learn([topic.name for topic in topics])
     changes = hub.topics.changes
     errors: dict[Place, ErrorCode] = {}
     streams: set[str] = set()
@@ -143,6 +144,7 @@ async def offset_fetch(hub: Hub, request: Request) -> Body:
             ]
         }
     check_group(hub, request, body.group_id)
+    hub.groups.check(body.group_id)
     return {"topics": await _fetch(hub, body, turns, room, stable), "error_code": ErrorCode.none}
 
 
@@ -151,9 +153,19 @@ async def _fetch_group(
 ) -> Body:
     try:
         check_group(hub, request, row.group_id)
-    except KafkaError as error:
-        return {"group_id": row.group_id, "topics": [], "error_code": error.code}
+        hub.groups.check(row.group_id)
+    except OnelogError as error:
+        return {"group_id": row.group_id, "topics": [], "error_code": fetch_code(error)}
     return {"group_id": row.group_id, "topics": await _fetch(hub, row, turns, room, stable)}
+
+
+def fetch_code(error: OnelogError) -> ErrorCode:
+    """The code for a group whose offsets are not known here."""
+    code = code_of(error)
+    # Most clients fail on the first of these codes here, and all of them try again after the other.
+    if code is ErrorCode.coordinator_not_available:
+        return ErrorCode.coordinator_load_in_progress
+    return code
 
 
 async def _fetch(
@@ -216,6 +228,7 @@ async def offset_delete(hub: Hub, request: Request) -> Body:
     check_group_id(body.group_id)
     check_group(hub, request, body.group_id, Action.DELETE)
     errors = await check_places(hub, request, body.topics)  # first: others have their turn in it
+    hub.groups.check(body.group_id)
     group = hub.groups.find(body.group_id)
     if group is None or group.state is State.DEAD:
         raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {body.group_id!r}")

@@ -1,4 +1,4 @@
-"""All groups of this broker: the rim around the state machines, with timers and kept rows.
+"""All groups that this node owns: the rim around the state machines, with timers and kept rows.
 
 Rules:
 - After every call of a group its answers go out, the rows that it asks to keep go to the journal,
@@ -7,19 +7,22 @@ Rules:
 - Groups, and the bytes that their members choose, are bounded in total (I8).
 - A group without members and offsets is forgotten: at once when it never had a generation,
   otherwise at the next search for old offsets.
+- The groups of a shard are known while this node owns it. When it is lost, everybody that waits
+  hears NOT_COORDINATOR, and nothing is written any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotOwner, OnelogError, Timeout
 from onelog.broker import Broker
 from onelog.broker.kept import KeptRow, KeptTable
+from onelog.broker.shards import Shards
 from onelog.config.kafka import KafkaGroups
 from onelog.observe import Sample, get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
@@ -32,7 +35,7 @@ from onelog.protocols.kafka.groups.answers import (
 )
 from onelog.protocols.kafka.groups.deleted_topics import DeletedTopics
 from onelog.protocols.kafka.groups.group import Group
-from onelog.protocols.kafka.groups.journal import Journal
+from onelog.protocols.kafka.groups.journal import LOST, Journals, write_code
 from onelog.protocols.kafka.groups.kept import Keep, snapshot
 from onelog.protocols.kafka.groups.offset_store import Offsets
 from onelog.protocols.kafka.groups.rows import (
@@ -82,16 +85,25 @@ class GroupEntry:
 
 
 class Groups:
-    """Every group. Make one with `Groups.open`."""
+    """Every group of the shards that this node owns. Make one with `Groups.open`."""
+
+    name: Final = "kafka-groups"
 
     def __init__(
-        self, table: KeptTable, settings: KafkaGroups, clock: Clock, call_at: CallAt
+        self,
+        table: KeptTable,
+        shards: Shards,
+        settings: KafkaGroups,
+        clock: Clock,
+        call_at: CallAt,
     ) -> None:
         self.settings = settings
+        self._table = table
+        self._shards = shards
         self._clock = clock
         self._call_at = call_at
-        self._journal = Journal(table)
-        self.offsets = Offsets(self._journal, settings, clock, self._ensure)
+        self._journals = Journals(table, shards.of)
+        self.offsets = Offsets(self._journals, settings, clock, self._ensure)
         self._entries: dict[str, GroupEntry] = {}
         self._size_bytes = 0
         self._deleted_topics: DeletedTopics | None = None
@@ -108,30 +120,102 @@ class Groups:
         clock: Clock,
         call_at: CallAt | None = None,
     ) -> Groups:
-        """Recover every group. Members have a whole session timeout to send a heartbeat."""
-        table = await KeptTable.open(broker.streams, clock, STREAM, name_of)
-        groups = cls(table, settings, clock, call_at or asyncio.get_running_loop().call_at)
-        groups._recover(table)
+        """Recover every group of the shards that this node owns. Raises StateUnknown."""
+        table = await KeptTable.make(broker.streams, clock, STREAM, name_of)
+        later = call_at or asyncio.get_running_loop().call_at
+        groups = cls(table, broker.shards, settings, clock, later)
+        await broker.shards.register(groups)
         groups._deleted_topics = DeletedTopics(broker, groups.offsets.forget_topics)
         groups._sweep_later()
         return groups
 
-    def _recover(self, table: KeptTable) -> None:
-        for row in read_rows(table.rows()):
+    # -- shards
+
+    async def take(self, shard: int) -> None:
+        """Recover the groups of a shard. Members have a whole session timeout to send a heartbeat.
+
+        Raises StateUnknown.
+        """
+        rows = await self._table.load(shard)
+        self._journals.open(shard)
+        await self._recover(rows)
+
+    async def _recover(self, rows: Mapping[bytes, bytes]) -> None:
+        taken: list[GroupEntry] = []
+        for number, row in enumerate(read_rows(rows.items()), 1):
+            entry = self._entries.get(row.group)
             if isinstance(row, GroupRow):
                 group = Group.recovered(row.group, row.kept, self.settings, self._clock)
-                self._entries[row.group] = GroupEntry(group)
+                if entry is None:
+                    entry = GroupEntry(group)
+                    taken.append(entry)
+                else:  # an offset of it came first
+                    entry.group, entry.generation = group, group.generation
+                self._entries[row.group] = entry
             else:
                 self.offsets.recover(row)
-                if row.group not in self._entries:
-                    self._entries[row.group] = GroupEntry(
-                        Group(row.group, self.settings, self._clock)
-                    )
-        for entry in self._entries.values():
+                if entry is None:
+                    entry = GroupEntry(Group(row.group, self.settings, self._clock))
+                    self._entries[row.group] = entry
+                    taken.append(entry)
+            if number % SWEEP_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for entry in taken:
             self._settle(entry)
+
+    async def drop(self, shard: int) -> None:
+        """See `ShardService`: every waiting member hears that this is not its coordinator."""
+        self._journals.lose(shard)
+        for number, entry in enumerate(list(self._entries.values()), 1):
+            name = entry.group.name
+            if self._shards.of(name.encode()) == shard and self._entries.get(name) is entry:
+                self._unload(entry)
+            if number % SWEEP_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _unload(self, entry: GroupEntry) -> None:
+        group = entry.group
+        group.unload()
+        self._answer(group)
+        group.to_keep.clear()
+        if entry.timer is not None:
+            entry.timer.cancel()
+        self._size_bytes -= entry.size_bytes
+        del self._entries[group.name]
+        self.offsets.unload(group.name)
+
+    def check(self, name: str) -> None:
+        """Raise NotOwner, StateLoading or StateUnknown unless this node answers for a group."""
+        self._shards.check(self, name.encode())
+
+    def owns(self, name: str) -> bool:
+        """Whether this node, and no other, answers for a group. Raises StateLoading,
+        StateUnknown."""
+        try:
+            self.check(name)
+        except NotOwner:
+            return False
+        return True
+
+    def epoch(self, name: str) -> int:
+        """The epoch of this node as the owner of a group."""
+        return self._table.epoch(self._shards.of(name.encode()))
+
+    def complete(
+        self, group: str, producer_id: int, committed: bool, coordinator_epoch: int
+    ) -> asyncio.Future[None]:
+        """End a transaction for a group. Raises OnelogError."""
+        self.check(group)
+        return self.offsets.complete(group, producer_id, committed, coordinator_epoch)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether groups that this node owns are still being read."""
+        return self._shards.is_loading(self)
 
     async def close(self) -> None:
         """Stop every timer and write what is left. Waiting requests end with their connections."""
+        self._shards.remove(self)
         if self._deleted_topics is not None:
             self._deleted_topics.close()
         if self._sweep_timer is not None:
@@ -142,7 +226,7 @@ class Groups:
         for entry in self._entries.values():
             if entry.timer is not None:
                 entry.timer.cancel()
-        self._journal.flush()
+        self._journals.flush()
 
     # -- looking
 
@@ -172,9 +256,10 @@ class Groups:
     # -- members
 
     async def join(self, name: str, asked: Joining) -> JoinAnswer:
-        """A member joins. Returns when its generation begins. Raises KafkaError."""
+        """A member joins. Returns when its generation begins. Raises OnelogError."""
         settings = self.settings
         check_group_id(name)
+        self.check(name)
         low, high = settings.session_timeout_min_ms, settings.session_timeout_max_ms
         if not low <= asked.session_timeout_ms <= high:
             raise KafkaError(
@@ -194,7 +279,8 @@ class Groups:
         return await self._ask(group, lambda ticket: group.join(ticket, asked), JoinAnswer)
 
     async def sync(self, name: str, asked: Syncing) -> SyncAnswer:
-        """A member asks for its assignment. Returns when there is one. Raises KafkaError."""
+        """A member asks for its assignment. Returns when there is one. Raises OnelogError."""
+        self.check(name)
         group = self.find(name)
         if group is None:
             return SyncAnswer(error=ErrorCode.unknown_member_id)
@@ -205,14 +291,16 @@ class Groups:
     def heartbeat(
         self, name: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """A heartbeat of a member."""
+        """A heartbeat of a member. Raises OnelogError."""
+        self.check(name)
         group = self.find(name)
         if group is None:
             return ErrorCode.unknown_member_id
         return group.heartbeat(member_id, instance_id, generation)
 
     def leave(self, name: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Members leave."""
+        """Members leave. Raises OnelogError."""
+        self.check(name)
         entry = self._entries.get(name)
         if entry is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
@@ -239,8 +327,9 @@ class Groups:
     ) -> ErrorCode:
         """Whether this member may commit offsets for a group now.
 
-        An unknown group is made by the commit of a client that is no member.
+        An unknown group is made by the commit of a client that is no member. Raises OnelogError.
         """
+        self.check(name)
         group = self.find(name)
         if group is None:
             return ErrorCode.none if generation < 0 else ErrorCode.illegal_generation
@@ -252,7 +341,8 @@ class Groups:
 
     def delete(self, name: str) -> asyncio.Future[ErrorCode]:
         """Delete a group without members, with its offsets. The future is done when that is
-        durable."""
+        durable. Raises OnelogError."""
+        self.check(name)
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         entry = self._entries.get(name)
         error = ErrorCode.group_id_not_found if entry is None else DELETE[entry.group.state]
@@ -274,16 +364,16 @@ class Groups:
         rows: list[KeptRow] = [*offsets.all_rows(), (group_key(group.name), None)]
 
         def done(error: OnelogError | None) -> None:
-            if error is not None and group.name not in self._entries:
+            is_kept = error is not None and not isinstance(error, LOST)
+            if is_kept and group.name not in self._entries:
                 _log.error("a group could not be deleted", group=group.name, error=str(error))
                 revived = Group.recovered(group.name, last, self.settings, self._clock)
                 self._entries[group.name] = GroupEntry(revived)
                 self.offsets.put_back(offsets)
             if answer is not None and not answer.done():
-                unavailable = ErrorCode.coordinator_not_available
-                answer.set_result(ErrorCode.none if error is None else unavailable)
+                answer.set_result(ErrorCode.none if error is None else write_code(error))
 
-        self._journal.put(rows, done)
+        self._journals.put(group.name, rows, done)
 
     # -- the rim
 
@@ -319,15 +409,11 @@ class Groups:
     def _settle(self, entry: GroupEntry) -> None:
         """Take a group's answers and rows, and set its timer."""
         group = entry.group
-        outbox, group.outbox = group.outbox, []
-        for ticket, answer in outbox:
-            future = cast("asyncio.Future[JoinAnswer | SyncAnswer]", ticket)
-            if not future.done():  # its client may be gone
-                future.set_result(answer)
+        self._answer(group)
         to_keep, group.to_keep = group.to_keep, []
         for keep in to_keep:
             row = (group_key(group.name), encode_group(keep.kept))
-            self._journal.put([row], partial(self._kept, entry, keep))
+            self._journals.put(group.name, [row], partial(self._kept, entry, keep))
         self.rebalances += group.generation - entry.generation
         entry.generation = group.generation
         self._size_bytes += group.members.size_bytes - entry.size_bytes
@@ -336,12 +422,21 @@ class Groups:
         if group.generation == 0 and self._is_over(group):
             self._forget(entry)
 
+    @staticmethod
+    def _answer(group: Group) -> None:
+        outbox, group.outbox = group.outbox, []
+        for ticket, answer in outbox:
+            future = cast("asyncio.Future[JoinAnswer | SyncAnswer]", ticket)
+            if not future.done():  # its client may be gone
+                future.set_result(answer)
+
     def _kept(self, entry: GroupEntry, keep: Keep, error: OnelogError | None) -> None:
         if error is not None:
-            _log.error("a group could not be kept", group=entry.group.name, error=str(error))
+            say = _log.info if isinstance(error, Timeout) else _log.error  # the shard moved
+            say("a group could not be kept", group=entry.group.name, error=str(error))
         if entry.group.state is State.DEAD:
             return
-        code = ErrorCode.none if error is None else ErrorCode.coordinator_not_available
+        code = ErrorCode.none if error is None else write_code(error)
         entry.group.kept(keep, code)
         self._settle(entry)
 

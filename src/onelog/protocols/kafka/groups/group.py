@@ -428,6 +428,12 @@ class Group:
         """The group is deleted."""
         self._move(State.DEAD)
 
+    def unload(self) -> None:
+        """Another node coordinates it now: everybody that waits here looks for that node."""
+        for member in self.members:
+            self._answer_waiting(member, ErrorCode.not_coordinator)
+        self._move(State.DEAD)
+
     def _move(self, state: State) -> None:
         assert state in FOLLOWS[self.state], f"{self.name}: {self.state} → {state}"
         self.state = state

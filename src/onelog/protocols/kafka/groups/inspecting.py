@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
+from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.states import State
 from onelog.protocols.kafka.request import Request
@@ -50,9 +52,10 @@ async def describe_groups(hub: Hub, request: Request) -> Body:
 def _told(hub: Hub, request: Request, name: str, room: AnswerRoom) -> Body:
     try:
         check_group(hub, request, name, None)
+        hub.groups.check(name)
         return _describe(name, hub.groups.find(name), room)
-    except KafkaError as error:
-        return {"group_id": name, "error_code": error.code, "error_message": str(error)}
+    except OnelogError as error:
+        return {"group_id": name, "error_code": code_of(error), "error_message": str(error)}
 
 
 def _describe(name: str, group: Group | None, room: AnswerRoom) -> Body:
@@ -81,12 +84,13 @@ def _describe(name: str, group: Group | None, room: AnswerRoom) -> Body:
 
 
 async def list_groups(hub: Hub, request: Request) -> Body:
-    """All groups, or those in some states or of some types."""
+    """All groups that this node coordinates, or those in some states or of some types."""
     states = {name.lower() for name in given(request.body, "states_filter", ())}
     types = {name.lower() for name in given(request.body, "types_filter", ())}
     wanted = not types or TYPE in types
+    loading = ErrorCode.coordinator_load_in_progress if hub.groups.is_loading else ErrorCode.none
     return {
-        "error_code": ErrorCode.none,
+        "error_code": loading,
         "groups": [
             {
                 "group_id": group.name,
@@ -104,26 +108,24 @@ async def list_groups(hub: Hub, request: Request) -> Body:
 
 async def delete_groups(hub: Hub, request: Request) -> Body:
     """Delete groups without members, with their offsets."""
-    groups = hub.groups
     names = RequestTurns().timed(dict.fromkeys(request.body.groups_names))
-    answers = [
-        (
-            name,
-            groups.delete(name)
-            if may_own(hub, request, group_cursor(name), Action.DELETE)
-            else None,
-        )
-        async for name in names
-    ]
+    answers = [(name, _delete(hub, request, name)) async for name in names]
     turns = RequestTurns()
     return {
         "results": [
             {
                 "group_id": name,
-                "error_code": ErrorCode.group_authorization_failed
-                if answer is None
-                else await answer,
+                "error_code": answer if isinstance(answer, ErrorCode) else await answer,
             }
             async for name, answer in turns.timed(answers)
         ]
     }
+
+
+def _delete(hub: Hub, request: Request, name: str) -> ErrorCode | asyncio.Future[ErrorCode]:
+    if not may_own(hub, request, group_cursor(name), Action.DELETE):
+        return ErrorCode.group_authorization_failed
+    try:
+        return hub.groups.delete(name)
+    except OnelogError as error:
+        return code_of(error)

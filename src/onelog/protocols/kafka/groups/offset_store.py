@@ -11,17 +11,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import Fenced, OnelogError
 from onelog.broker.kept import KeptRow
 from onelog.config.kafka import KafkaGroups
 from onelog.observe import get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.group import Group
-from onelog.protocols.kafka.groups.journal import Done, Journal
+from onelog.protocols.kafka.groups.journal import Done, Journals, write_code
 from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
 from onelog.protocols.kafka.groups.rows import GroupOffset, OffsetRow
 from onelog.protocols.kafka.groups.states import State
 from onelog.protocols.kafka.groups.subscription import subscribed_topics
+from onelog.record.batch import NO_COORDINATOR
 
 _log = get_logger("kafka")
 
@@ -34,12 +35,12 @@ class Offsets:
 
     def __init__(
         self,
-        journal: Journal,
+        journals: Journals,
         settings: KafkaGroups,
         clock: Clock,
         ensure_group: Callable[[str], object],
     ) -> None:
-        self._journal = journal
+        self._journals = journals
         self._settings = settings
         self._clock = clock
         self._ensure_group = ensure_group
@@ -59,6 +60,10 @@ class Offsets:
             offsets.stage(row.producer_id, {place: row.committed})
         self._total += offsets.count - before
         self._order = max(self._order, row.committed.order + 1)
+
+    def unload(self, group: str) -> None:
+        """Another node owns the group: forget its offsets here."""
+        self.take_out(group)
 
     def _of(self, group: str) -> GroupOffsets:
         return self._groups.setdefault(group, GroupOffsets(group))
@@ -88,7 +93,7 @@ class Offsets:
             with self._counting(offsets):
                 offsets.end_commit(rows, durable=error is None)
 
-        return self._write(offsets.begin_commit(rows), len(rows), end)
+        return self._write(group, offsets.begin_commit(rows), len(rows), end)
 
     def stage(
         self,
@@ -96,6 +101,7 @@ class Offsets:
         producer_id: int,
         producer_epoch: int,
         wanted: Mapping[Place, Wanted],
+        coordinator_epoch: int = NO_COORDINATOR,
     ) -> asyncio.Future[None]:
         """Keep the offsets that an open transaction will commit. Done when durable. Raises
         KafkaError.
@@ -104,7 +110,7 @@ class Offsets:
         id, which has one transaction at a time.
         """
         del producer_epoch
-        rows = self._numbered(wanted, -1)
+        rows = self._numbered(wanted, -1, coordinator_epoch)
         offsets = self._admit(group, rows)
 
         def end(error: OnelogError | None) -> None:
@@ -114,14 +120,29 @@ class Offsets:
 
         with self._counting(offsets):
             kept = offsets.stage(producer_id, rows)
-        return self._write(kept, len(rows), end)
+        return self._write(group, kept, len(rows), end)
 
-    def complete(self, group: str, producer_id: int, committed: bool) -> asyncio.Future[None]:
-        """End a transaction for a group. Done when durable. A repetition does no harm."""
+    def complete(
+        self,
+        group: str,
+        producer_id: int,
+        committed: bool,
+        coordinator_epoch: int = NO_COORDINATOR,
+    ) -> asyncio.Future[None]:
+        """End a transaction for a group. Done when durable. A repetition does no harm.
+
+        Raises Fenced when a later owner of the transactional id let offsets in.
+        """
         offsets = self._groups.get(group)
         if offsets is None or producer_id not in offsets.pending:
             return _nothing()
         staged = offsets.pending[producer_id].copy()
+        newest = max(row.coordinator_epoch for row in staged.values())
+        if NO_COORDINATOR < coordinator_epoch < newest:
+            raise Fenced(
+                f"the end of a transaction of producer {producer_id} for the group {group} is from"
+                f" a coordinator of epoch {coordinator_epoch}, which epoch {newest} has followed"
+            )
         moved = offsets.outcome(producer_id, committed=committed)
 
         def end(error: OnelogError | None) -> None:
@@ -131,16 +152,25 @@ class Offsets:
                     offsets.unstage(producer_id, staged)
 
         rows = offsets.begin_commit(moved) + offsets.pending_rows(producer_id)
-        return self._write(rows, 0, end)
+        return self._write(group, rows, 0, end)
 
     def _numbered(
-        self, wanted: Mapping[Place, Wanted], expires_ms: int
+        self,
+        wanted: Mapping[Place, Wanted],
+        expires_ms: int,
+        coordinator_epoch: int = NO_COORDINATOR,
     ) -> dict[Place, GroupOffset]:
         now_ms = int(self._clock.now_ms())
         rows = {}
         for place, (offset, leader_epoch, metadata) in wanted.items():
             rows[place] = GroupOffset(
-                offset, leader_epoch, metadata, now_ms, self._order, expires_ms
+                offset,
+                leader_epoch,
+                metadata,
+                now_ms,
+                self._order,
+                expires_ms,
+                coordinator_epoch,
             )
             self._order += 1
         return rows
@@ -174,7 +204,7 @@ class Offsets:
                 with self._counting(known):
                     known.drop(places)
 
-        return self._write(known.drop_rows(places), 0, end)
+        return self._write(group, known.drop_rows(places), 0, end)
 
     def take_out(self, group: str) -> GroupOffsets:
         """Remove all offsets of a group that is about to be deleted."""
@@ -233,7 +263,9 @@ class Offsets:
 
     # -- writing
 
-    def _write(self, rows: Sequence[KeptRow], new: int, end: Done) -> asyncio.Future[None]:
+    def _write(
+        self, group: str, rows: Sequence[KeptRow], new: int, end: Done
+    ) -> asyncio.Future[None]:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writing += new
 
@@ -245,11 +277,9 @@ class Offsets:
             if error is None:
                 answer.set_result(None)
             else:
-                answer.set_exception(
-                    KafkaError(ErrorCode.coordinator_not_available, f"not durable: {error}")
-                )
+                answer.set_exception(KafkaError(write_code(error), f"not durable: {error}"))
 
-        self._journal.put(rows, done)
+        self._journals.put(group, rows, done)
         return answer
 
     def _counting(self, offsets: GroupOffsets) -> _Counting:

@@ -12,6 +12,7 @@ import msgspec
 
 from onelog.base.errors import StateUnknown
 from onelog.protocols.kafka.groups.kept import KeptGroup
+from onelog.record.batch import NO_COORDINATOR
 
 STREAM: Final = "~groups"
 
@@ -31,6 +32,8 @@ class GroupOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Commits are numbered: one of a transaction does not undo a later one outside of it."""
     expires_ms: int = -1
     """When it expires, as older clients may choose; -1: by the retention."""
+    coordinator_epoch: int = NO_COORDINATOR
+    """Of a pending offset: the epoch of the coordinator that let it into its transaction."""
 
 
 class GroupRow(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ takes it to PREPARING, where it waits for every member to join (again). When all
 rebalance timeout has passed, a new generation begins and each member gets its answer: COMPLETING.
 The leader of the generation sends the assignments with SyncGroup; once they are kept durably the
 group is STABLE. A member that comes, goes or changes takes it back to PREPARING. Without members
-and offsets it is DEAD and forgotten.
+and offsets it is DEAD and forgotten. For this node it is DEAD, too, once another node owns it.
 
 A pair that is not in `FOLLOWS` is a bug.
 """
@@ -33,9 +33,9 @@ _E = ErrorCode
 
 FOLLOWS: Final[dict[State, frozenset[State]]] = {
     _S.EMPTY: frozenset({_S.PREPARING, _S.DEAD}),
-    _S.PREPARING: frozenset({_S.COMPLETING, _S.EMPTY}),
-    _S.COMPLETING: frozenset({_S.STABLE, _S.PREPARING}),
-    _S.STABLE: frozenset({_S.PREPARING}),
+    _S.PREPARING: frozenset({_S.COMPLETING, _S.EMPTY, _S.DEAD}),
+    _S.COMPLETING: frozenset({_S.STABLE, _S.PREPARING, _S.DEAD}),
+    _S.STABLE: frozenset({_S.PREPARING, _S.DEAD}),
     _S.DEAD: frozenset(),
 }
 """Which state may follow which."""

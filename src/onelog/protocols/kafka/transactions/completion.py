@@ -6,20 +6,25 @@ Rules:
 - It is complete when every marker is durable: only then may the coordinator forget the partitions
   of the transaction.
 - A marker fences: a partition refuses lower epochs of the producer from then on.
-- A partition that is gone needs no marker. One that is stopped or full gets it later.
+- A partition that is gone needs no marker. One that is stopped, full, or led by a node that does
+  not answer gets it later.
+- After an election it is not known what producers were allowed to write before: every partition of
+  the transaction gets its marker then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable
 from typing import Protocol
 
 from onelog.base import faults
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, Timeout
 from onelog.base.ids import Offset
 from onelog.broker import PartitionHandle
 from onelog.observe import get_logger
-from onelog.protocols.kafka.transactions.state import OUTCOMES, Facts
+from onelog.protocols.kafka.transactions.participants import Decider, PartitionPlace
+from onelog.protocols.kafka.transactions.state import OUTCOMES, Facts, Producer
 from onelog.record.batch import Marker
 
 _log = get_logger("kafka")
@@ -27,6 +32,10 @@ _log = get_logger("kafka")
 
 class Doors(Protocol):
     """What the end of a transaction needs from outside."""
+
+    def know(self, places: Collection[tuple[str, int]]) -> Awaitable[None]:
+        """Have these partitions of topics known here, as far as they exist. Raises OnelogError."""
+        ...
 
     def find_log(self, topic: str, partition: int) -> PartitionHandle | None:
         """The partition that holds the records of a topic's partition; None: it is gone."""
@@ -36,8 +45,41 @@ class Doors(Protocol):
         """Every partition of the broker."""
         ...
 
-    def complete_offsets(self, group: str, producer_id: int, committed: bool) -> Awaitable[None]:
-        """Commit a group's pending offsets, or drop them. Durable when it returns."""
+    @property
+    def is_alone(self) -> bool:
+        """Whether all transactions and partitions are this node's own."""
+        ...
+
+    def place_of(self, log: PartitionHandle) -> PartitionPlace:
+        """Where a partition lies; it may move from node to node."""
+        ...
+
+    def at(self, place: PartitionPlace) -> PartitionHandle | None:
+        """The partition at a place; None: it is gone."""
+        ...
+
+    def is_here(self, log: PartitionHandle) -> bool:
+        """Whether this node leads a partition."""
+        ...
+
+    def end_here(
+        self, log: PartitionHandle, marker: Marker, producer: Producer, coordinator_epoch: int
+    ) -> Offset:
+        """Write a marker in a partition of this node. Returns its offset. Raises OnelogError."""
+        ...
+
+    def end_elsewhere(
+        self, place: PartitionPlace, marker: Marker, producer: Producer, decider: Decider
+    ) -> Awaitable[None]:
+        """Have a marker written by the leader of a partition. Durable when it returns; it may be
+        asked again. Raises OnelogError."""
+        ...
+
+    def complete_offsets(
+        self, group: str, producer_id: int, decider: Decider, *, committed: bool
+    ) -> Awaitable[None]:
+        """Commit a group's pending offsets, or drop them. Durable when it returns; it may be asked
+        again. Raises OnelogError."""
         ...
 
 
@@ -47,12 +89,13 @@ class Completion:
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
 
-    def begin(self, facts: Facts, *, recovered: bool) -> Work:
-        """The work for a transaction's outcome."""
+    async def begin(self, facts: Facts, decider: Decider, *, recovered: bool) -> Work:
+        """The work for a transaction's outcome. Raises OnelogError."""
+        await self._doors.know(facts.partitions)
         logs = self._logs_of(facts)
-        if recovered:
+        if recovered and self._doors.is_alone:
             logs = [log for log in logs if facts.producer_id in log.open_transactions()]
-        return Work(facts, logs, self._doors.complete_offsets)
+        return Work(facts, decider, [self._doors.place_of(log) for log in logs], self._doors)
 
     def forget_producer(self, facts: Facts) -> None:
         """Let partitions forget a producer: its transactional id is given up."""
@@ -71,8 +114,11 @@ class Completion:
         """Abort transactions that are open in partitions and that no coordinator row knows.
 
         Only a loss of the log's end (streams with durability `os` and a power cut) leaves such a
-        transaction. It would hold back the last stable offset of its partition for ever.
+        transaction. It would hold back the last stable offset of its partition for ever. On several
+        nodes, others may know the transaction.
         """
+        if not self._doors.is_alone:
+            return
         known = {
             (facts.producer_id, id(log)) for facts in unfinished for log in self._logs_of(facts)
         }
@@ -105,45 +151,79 @@ class Work:
     """The end of one transaction. Call `run` again when it failed."""
 
     def __init__(
-        self,
-        facts: Facts,
-        logs: list[PartitionHandle],
-        complete_offsets: Callable[[str, int, bool], Awaitable[None]],
+        self, facts: Facts, decider: Decider, places: list[PartitionPlace], doors: Doors
     ) -> None:
         self._facts = facts
-        self._unmarked = logs
-        self._unseen: list[tuple[PartitionHandle, Offset]] = []
+        self._decider = decider
+        self._doors = doors
+        self._unmarked = places
+        self._unseen: list[tuple[PartitionPlace, PartitionHandle, Offset]] = []
         self._groups = sorted(facts.groups)
-        self._complete_offsets = complete_offsets
 
     async def run(self) -> None:
         """Do what is left. Returns when all of it is durable. Raises OnelogError."""
         marker, _state = OUTCOMES[self._facts.state]
-        failure = self._mark(marker)
-        while self._groups:
-            await self._complete_offsets(
-                self._groups[-1], self._facts.producer_id, marker is Marker.COMMIT
+        far, failure = self._mark_here(marker)
+        if far:
+            done = await asyncio.gather(
+                self._end_here(marker),
+                *(self._mark_there(place, marker) for place in far),
+                return_exceptions=True,
             )
-            self._groups.pop()
-        while self._unseen:
-            log, offset = self._unseen[-1]
-            await log.wait_visible(offset)
-            self._unseen.pop()
+            for error in done:
+                if isinstance(error, OnelogError):
+                    failure = error
+                elif error is not None:
+                    raise error
+        else:
+            await self._end_here(marker)
         if failure is not None:
             raise failure
 
-    def _mark(self, marker: Marker) -> OnelogError | None:
-        """Write every marker that can be written now. Returns the last error, if any."""
+    async def _end_here(self, marker: Marker) -> None:
+        committed = marker is Marker.COMMIT
+        while self._groups:
+            await self._doors.complete_offsets(
+                self._groups[-1], self._facts.producer_id, self._decider, committed=committed
+            )
+            self._groups.pop()
+        while self._unseen:
+            place, log, offset = self._unseen[-1]
+            try:
+                await log.wait_visible(offset)
+            except Timeout:  # another node leads it now, and may not have the marker
+                self._unseen.pop()
+                self._unmarked.append(place)
+                raise
+            self._unseen.pop()
+
+    async def _mark_there(self, place: PartitionPlace, marker: Marker) -> None:
+        await self._doors.end_elsewhere(place, marker, self._facts.producer, self._decider)
+        self._unmarked.remove(place)
+
+    def _mark_here(self, marker: Marker) -> tuple[list[PartitionPlace], OnelogError | None]:
+        """Write every marker that can be written here now. Returns the places that others lead, and
+        the last error, if any."""
         failure: OnelogError | None = None
-        left: list[PartitionHandle] = []
-        for log in self._unmarked:
+        far: list[PartitionPlace] = []
+        left: list[PartitionPlace] = []
+        for place in self._unmarked:
+            log = self._doors.at(place)
+            if log is None:
+                continue
+            if not self._doors.is_here(log):
+                far.append(place)
+                left.append(place)
+                continue
             faults.hit("kafka.txn.marker")
             try:
-                ended = log.end_transaction(marker, self._facts.producer_id, self._facts.epoch)
+                offset = self._doors.end_here(
+                    log, marker, self._facts.producer, self._decider.epoch
+                )
             except OnelogError as error:
                 failure = error
-                left.append(log)
+                left.append(place)
             else:
-                self._unseen.append((log, ended.base_offset))
+                self._unseen.append((place, log, offset))
         self._unmarked = left
-        return failure
+        return far, failure

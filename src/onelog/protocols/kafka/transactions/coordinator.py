@@ -12,6 +12,8 @@ Rules:
   epoch does not reveal a delayed request. The connection does: a client that abandons a request
   opens a new connection, and later requests of the older one are refused.
 - A transaction that takes longer than its timeout is aborted, and its producer fenced.
+- The ids of a shard are known while this node owns it. A new owner goes on with what was decided;
+  its epoch is in every marker, and partitions refuse the markers of owners before it.
 - Transactional ids are bounded: beyond that the one that is unused longest is forgotten. Its
   producer, if it lives, is refused and begins again.
 """
@@ -19,16 +21,17 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from onelog.base import faults
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError, StateUnknown
+from onelog.base.errors import NotOwner, OnelogError, StateUnknown
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.producer_ids import ProducerIds
+from onelog.broker.shards import Shards
 from onelog.config.kafka import KafkaTransactions
 from onelog.observe import Sample, get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
@@ -41,7 +44,8 @@ from onelog.protocols.kafka.transactions.ids import (
     Transaction,
     TransactionalIds,
 )
-from onelog.protocols.kafka.transactions.linking import Linker, Step, unheeded
+from onelog.protocols.kafka.transactions.linking import Linker, Step, durable, unheeded
+from onelog.protocols.kafka.transactions.participants import Decider
 from onelog.protocols.kafka.transactions.state import (
     IDLE,
     OUTCOMES,
@@ -65,11 +69,14 @@ _log = get_logger("kafka")
 
 
 class Coordinator:
-    """Every transactional id of this broker. Make one with `Coordinator.open`."""
+    """Every transactional id of the shards here. Make one with `Coordinator.open`."""
+
+    name: Final = "kafka-transactions"
 
     def __init__(
         self,
         table: KeptTable,
+        shards: Shards,
         completion: Completion,
         producer_ids: ProducerIds,
         clock: Clock,
@@ -77,13 +84,18 @@ class Coordinator:
         call_later: CallLater,
     ) -> None:
         self._table = table
+        self._shards = shards
+        self._epochs: dict[int, int] = {}
+        """The epoch of this node as the owner of each shard that it has taken."""
         self._completion = completion
         self._producer_ids = producer_ids
         self._clock = clock
         self._settings = settings
         self._call_later = call_later
         self._ids = TransactionalIds()
-        self.links = Linker(self._ids, clock, settings, self._write_all, self._forget)
+        self.links = Linker(
+            self._ids, clock, settings, self._write_all, self._forget, self._shards.of
+        )
         self.endings = Endings(completion, call_later, self._finish)
         self._sweep: Timer | None = None
         self.timeouts = 0
@@ -92,23 +104,76 @@ class Coordinator:
     async def open(
         cls,
         table: KeptTable,
+        shards: Shards,
         completion: Completion,
         producer_ids: ProducerIds,
         clock: Clock,
         settings: KafkaTransactions,
         call_later: CallLater | None = None,
     ) -> Coordinator:
-        """Recover every transactional id. Transactions that were being ended are ended."""
+        """Recover every transactional id of the shards here. Transactions that were being ended are
+        ended. Raises StateUnknown."""
         later = call_later or asyncio.get_running_loop().call_later
-        coordinator = cls(table, completion, producer_ids, clock, settings, later)
-        coordinator._recover()
+        coordinator = cls(table, shards, completion, producer_ids, clock, settings, later)
+        await shards.register(coordinator)
+        if len(coordinator._epochs) == len(shards):
+            unfinished = [row.written for row in coordinator._ids if row.written.state not in IDLE]
+            completion.abort_strays(unfinished)
         coordinator._sweep_later()
         return coordinator
 
-    def _recover(self) -> None:
+    # -- shards
+
+    async def take(self, shard: int) -> None:
+        """Recover the transactional ids of a shard. Raises StateUnknown."""
+        rows = await self._table.load(shard)
+        self._epochs[shard] = self._table.epoch(shard)
+        self._recover(rows)
+
+    async def drop(self, shard: int) -> None:
+        """See `ShardService`: what was decided, the next owner ends."""
+        self._epochs.pop(shard, None)
+        lost = [row for row in self._ids if self._shard_of(row.id) == shard]
+        for transaction in lost:
+            transaction.is_lost = True
+            self._disarm(transaction)
+            self._ids.drop(transaction)
+        self.links.drop(shard)
+        await self.endings.drop(lost)
+
+    def _shard_of(self, transactional_id: str) -> int:
+        return self._shards.of(links.name_of(transactional_id.encode()))
+
+    def check(self, transactional_id: str) -> None:
+        """Raise NotOwner, StateLoading or StateUnknown unless this node answers for an id."""
+        self._shards.check(self, links.name_of(transactional_id.encode()))
+
+    def check_query(self, query: str) -> None:
+        """As `check`, for the batches of a query."""
+        self._shards.check(self, query.encode())
+
+    def owns(self, transactional_id: str) -> bool:
+        """Whether this node, and no other, answers for an id. Raises StateLoading, StateUnknown."""
+        try:
+            self.check(transactional_id)
+        except NotOwner:
+            return False
+        return True
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether ids that this node owns are still being read."""
+        return self._shards.is_loading(self)
+
+    def decider(self, transactional_id: str) -> Decider:
+        """The coordinator of an id that is owned here."""
+        shard = self._shard_of(transactional_id)
+        return Decider(shard, self._epochs[shard])
+
+    def _recover(self, kept: Mapping[bytes, bytes]) -> None:
         rows: list[Transaction] = []
         marks: list[tuple[str, links.QueryMark]] = []
-        for key, value in self._table.rows():
+        for key, value in kept.items():
             try:
                 query = links.query_of(key)
                 if query is not None:
@@ -122,17 +187,15 @@ class Coordinator:
                 ) from None
         self._ids.fill(rows)
         self.links.marks.fill(marks)
-        self._completion.abort_strays(
-            [row.written for row in rows if row.written.state not in IDLE]
-        )
         for transaction in rows:
             if transaction.written.state in OUTCOMES:
-                self.endings.begin(transaction, recovered=True)
+                self.endings.begin(transaction, self.decider(transaction.id), recovered=True)
             elif transaction.written.state is State.ONGOING:
                 self._arm(transaction)
 
     async def close(self) -> None:
         """Stop all timers. Transactions that are being ended go on at the next start."""
+        self._shards.remove(self)
         if self._sweep is not None:
             self._sweep.cancel()
         for transaction in self._ids:
@@ -142,7 +205,8 @@ class Coordinator:
     # -- looking
 
     def find(self, transactional_id: str) -> Facts | None:
-        """The durable facts of a transactional id."""
+        """The durable facts of a transactional id. Raises OnelogError."""
+        self.check(transactional_id)
         transaction = self._ids.find(transactional_id)
         return None if transaction is None else transaction.durable
 
@@ -206,6 +270,7 @@ class Coordinator:
                 ErrorCode.transactional_id_authorization_failed,
                 "records of a transaction came without a transactional id",
             )
+        self.check(transactional_id)
         transaction = self._ids.get(transactional_id)
         rules.check_writable(transaction.written, producer, outside)
         if transaction.durable is not transaction.written:
@@ -228,6 +293,7 @@ class Coordinator:
                 f" not {len(transactional_id)}",
             )
         links.check_id(transactional_id)
+        self.check(transactional_id)
         if not 0 < timeout_ms <= self._settings.timeout_max_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout,
@@ -246,7 +312,7 @@ class Coordinator:
             )
         put = self._write(transaction, facts)
         transaction.newest_connection = 0
-        await asyncio.shield(put)
+        await durable(put)
         faults.hit("kafka.txn.begun")
         if facts.state is State.PREPARE_ABORT:
             raise KafkaError(
@@ -274,7 +340,7 @@ class Coordinator:
             self._clock.now_ms(),
             partitions_max=self._settings.partitions,
         )
-        await asyncio.shield(self._write(transaction, facts))
+        await durable(self._write(transaction, facts))
         faults.hit("kafka.txn.added")
 
     async def end(
@@ -288,10 +354,11 @@ class Coordinator:
                 f"{transactional_id} is committed with its whole batch, by a link request",
             )
         facts = rules.ended(transaction.written, self._clock.now_ms(), commit=commit)
-        await asyncio.shield(self._write(transaction, facts))
+        await durable(self._write(transaction, facts))
         faults.hit("kafka.txn.decided")
 
     def _own(self, transactional_id: str, producer: Producer, connection: int) -> Transaction:
+        self.check(transactional_id)
         transaction = self._ids.get(transactional_id)
         rules.check_owner(transaction.written, producer)
         if connection < transaction.newest_connection:
@@ -332,10 +399,10 @@ class Coordinator:
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
-                return  # the stream stopped: nothing goes on from here
+                return  # the stream stopped, or is another node's: nothing goes on from here
             transaction.durable = facts
-            if facts.state in OUTCOMES:
-                self.endings.begin(transaction, recovered=False)
+            if facts.state in OUTCOMES and not transaction.is_lost:
+                self.endings.begin(transaction, self.decider(transaction.id), recovered=False)
 
         put.add_done_callback(settled)
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
-from onelog.broker import ProducerFacts
+from onelog.broker import Action, ProducerFacts
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.nodes import check_led
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.rights import check_transaction, may_see_cursor, transaction_cursor
 from onelog.protocols.kafka.room import AnswerRoom
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _STATES: Final = frozenset(str(state) for state in State)
 _ANY_DURATION: Final = -1
-_NO_COORDINATOR_EPOCH: Final = -1
 _PARTITION_BYTES: Final = STREAM_NAME_CHARS_MAX + 4
 _PRODUCER_BYTES: Final = 37
 """Bytes of a partition with its topic, and of a producer, in an answer: at most."""
@@ -42,8 +42,9 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
         # As in Kafka, an id that never began a transaction counts as an old one.
         return older_than_ms < 0 or now_ms - facts.started_ms > older_than_ms
 
+    is_loading = hub.transactions.is_loading
     return {
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.none,
         "unknown_state_filters": [
             name for name in dict.fromkeys(body.state_filters) if name not in _STATES
         ],
@@ -72,8 +73,8 @@ def _told(hub: Hub, request: Request, transactional_id: str, room: AnswerRoom) -
     try:
         check_transaction(hub, request, transactional_id, to_see=True)
         return _describe(hub, transactional_id, room)
-    except KafkaError as error:
-        return {"transactional_id": transactional_id, "error_code": error.code}
+    except OnelogError as error:
+        return {"transactional_id": transactional_id, "error_code": code_of(error)}
 
 
 def _describe(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
@@ -102,7 +103,7 @@ def _describe(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
 
 async def describe_producers(hub: Hub, request: Request) -> Body:
     """The producers of some partitions, and where their transactions began."""
-    asked, turns, room = Asked(hub, request, None), RequestTurns(), AnswerRoom()
+    asked, turns, room = Asked(hub, request, Action.DELIVER), RequestTurns(), AnswerRoom()
     return {
         "topics": [
             {
@@ -121,6 +122,7 @@ def _producers_of(asked: Asked, name: str, number: int, room: AnswerRoom) -> Bod
     answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
     try:
         log = asked.get(name).partition(number).log
+        check_led(log)
         room.take(log.producer_count * _PRODUCER_BYTES)
     except OnelogError as error:
         return {**answer, "error_code": code_of(error), "error_message": str(error)}
@@ -133,6 +135,6 @@ def _producer(entry: ProducerFacts) -> Body:
         "producer_epoch": entry.epoch,
         "last_sequence": entry.last_sequence,
         "last_timestamp": entry.last_seen_ms,
-        "coordinator_epoch": _NO_COORDINATOR_EPOCH,
+        "coordinator_epoch": entry.coordinator_epoch,
         "current_txn_start_offset": entry.txn_first_offset,
     }

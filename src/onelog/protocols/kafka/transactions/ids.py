@@ -32,6 +32,7 @@ class Transaction:
         "durable",
         "ending",
         "id",
+        "is_lost",
         "member",
         "newest_connection",
         "put",
@@ -54,6 +55,8 @@ class Transaction:
         self.deadline: Timer | None = None
         self.ending: asyncio.Task[None] | None = None
         """Writes its markers."""
+        self.is_lost = False
+        """Another node owns it now."""
 
 
 class TransactionalIds:
@@ -72,7 +75,7 @@ class TransactionalIds:
 
     def fill(self, rows: Iterable[Transaction]) -> None:
         """Take recovered rows."""
-        for row in sorted(rows, key=lambda row: row.written.updated_ms):
+        for row in sorted([*self._rows.values(), *rows], key=lambda row: row.written.updated_ms):
             self.touch(row)
 
     def find(self, transactional_id: str) -> Transaction | None:

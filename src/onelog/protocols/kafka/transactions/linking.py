@@ -10,7 +10,9 @@ Rules:
 - An abort undoes nothing that was linked: only open transactions are aborted.
 - Every request also aborts other transactions that the query left open for this batch or an earlier
   one (tasks that failed, drivers that died).
-- The user that links must be allowed to write to every topic that the members wrote to.
+- The user that links must be allowed to write to every topic that the members wrote to, and to own
+  the members of the batch, also where it has none: its mark keeps other users from the query. An
+  abort that finds nothing to abort needs no right, so that it hides no other error.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotOwner, OnelogError, Timeout
 from onelog.broker import Action
 from onelog.broker.kept import KeptRow
 from onelog.config.kafka import KafkaTransactions
@@ -79,17 +81,19 @@ class Linker:
         settings: KafkaTransactions,
         write: Write,
         forget: Callable[[list[Transaction]], None],
+        shard_of: Callable[[bytes], int],
     ) -> None:
         self._ids = ids
         self._clock = clock
         self._settings = settings
         self._write = write
         self._forget = forget
+        self._shard_of = shard_of
         self.marks = QueryMarks(settings.marks)
         self.linked = 0
         self.replayed = 0
-        self._newest: asyncio.Future[None] | None = None
-        """Done when every mark is durable."""
+        self._newest: dict[int, asyncio.Future[None]] = {}
+        """By shard: done when every mark is durable."""
 
     async def link(self, request: LinkRequest, owner: str, check: Check) -> Outcome:
         """Decide a batch. Returns when that is durable, and mostly when readers see it."""
@@ -106,7 +110,8 @@ class Linker:
         deciding: list[Transaction] = []
         if request.commit and request.batch > self.marks.batch(request.query):
             steps = self._commits(members, check)
-            self._newest = self._append(request, owner, steps)
+            put = self._append(request, owner, steps)
+            self._newest[self._shard_of(request.query.encode())] = put
             deciding = [transaction for transaction, _facts in steps]
             outcome = "linked"
             self.linked += 1
@@ -116,10 +121,11 @@ class Linker:
             self.replayed += 1
         deciding += self._sweep(left_over)
         waits = [row.put for row in deciding if row.put is not None]
-        if self._newest is not None:
-            waits.append(self._newest)
+        newest = self._newest.get(self._shard_of(request.query.encode()))
+        if newest is not None:
+            waits.append(newest)
         for put in waits:
-            await asyncio.shield(put)
+            await durable(put)
         faults.hit("kafka.txn.linked")
         await _until_ended(deciding)
         return outcome
@@ -197,10 +203,16 @@ class Linker:
             now_ms - settings.mark_expiry_ms, now_ms - settings.id_expiry_ms, FORGOTTEN_AT_ONCE
         )
         if unused:
-            self._newest = self._write((), [(links.key_of(query), None) for query in unused])
-            self._newest.add_done_callback(unheeded)  # a mark that comes back is forgotten again
+            put = self._write((), [(links.key_of(query), None) for query in unused])
+            put.add_done_callback(unheeded)  # a mark that comes back is forgotten again
+            self._newest.update((self._shard_of(query.encode()), put) for query in unused)
             self.marks.drop(unused)
         return len(unused) == FORGOTTEN_AT_ONCE
+
+    def drop(self, shard: int) -> None:
+        """Another node links the batches of a shard's queries."""
+        self._newest.pop(shard, None)
+        self.marks.drop([row for row in self.marks if self._shard_of(row.encode()) == shard])
 
     def samples(self) -> Iterator[Sample]:
         """Numbers for the metrics."""
@@ -216,6 +228,15 @@ class Linker:
             "gauge",
             len(self.marks),
         )
+
+
+async def durable(put: asyncio.Future[None]) -> None:
+    """Wait for a row. Raises OnelogError; NotOwner when another node owns the rows now, which may
+    have this one: it is asked again there."""
+    try:
+        await asyncio.shield(put)
+    except Timeout as error:
+        raise NotOwner(f"another node coordinates this transaction now: {error}") from None
 
 
 def unheeded(future: asyncio.Future[None]) -> None:
@@ -251,6 +272,7 @@ async def link(hub: Hub, request: Request) -> bytes:
     assert principal is not None, "nothing is asked before the login"
 
     def check(facts: Facts) -> None:
+        check_transaction(hub, request, links.batch_of(wish.query, wish.batch))
         for name in {topic for topic, _partition in facts.partitions}:
             topic = hub.topics.find(name)
             if topic is not None:  # nothing is written to a topic that is gone
@@ -258,8 +280,11 @@ async def link(hub: Hub, request: Request) -> bytes:
 
     try:
         wish = _decode(request.body)
+        if wish.commit:
+            check_transaction(hub, request, links.batch_of(wish.query, wish.batch))
         for transactional_id, _producer_id, _epoch in wish.members:
             check_transaction(hub, request, transactional_id)
+        hub.transactions.check_query(wish.query)
         outcome = await hub.transactions.links.link(wish, principal.name, check)
     except OnelogError as error:
         return msgspec.json.encode({"error": int(code_of(error)), "message": str(error)})

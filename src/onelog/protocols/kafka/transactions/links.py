@@ -16,7 +16,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -55,6 +55,11 @@ def member_of(transactional_id: str) -> LinkedMember | None:
         if 0 < len(query) <= QUERY_CHARS_MAX and name and is_number and int(batch) <= BATCH_MAX:
             return LinkedMember(query, int(batch))
     return None
+
+
+def batch_of(query: str, batch: int) -> str:
+    """What the transactional ids of a batch begin with: rules are asked about it, too."""
+    return f"{PREFIX}{query}/{batch}/"
 
 
 def check_id(transactional_id: str) -> None:
@@ -131,9 +136,13 @@ class QueryMarks:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
     def fill(self, rows: Iterable[tuple[str, QueryMark]]) -> None:
         """Take recovered rows."""
-        self._rows.update(sorted(rows, key=lambda row: row[1].updated_ms))
+        known = [*self._rows.items(), *rows]
+        self._rows = dict(sorted(known, key=lambda row: row[1].updated_ms))
 
     def batch(self, query: str) -> int:
         """The last batch that was linked; NO_BATCH: none was."""

@@ -68,12 +68,14 @@ class Glass:
             return _NO_END
         return record.fixed_until[number] if number < len(record.fixed_until) else 0
 
-    def hits(self, start: int, upto: int, limit: int) -> list[Offset] | None:
-        """The offsets of this topic in the topic index; None: there is no index."""
+    def hits(self, start: int, upto: int, limit: int, *, wait: bool = True) -> list[Offset] | None:
+        """The offsets of this topic in the topic index; None: there is no index. Raises Cold,
+        unless it may wait."""
         if self.topic is None or start < self.fixed_until():
             return None
         log = self.place.log
-        return log.stored_topic_offsets(self.topic, Offset(start), Offset(upto), limit)
+        first, end = Offset(start), Offset(upto)
+        return log.stored_topic_offsets(self.topic, first, end, limit, wait=wait)
 
 
 class Look:

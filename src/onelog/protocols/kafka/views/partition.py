@@ -17,8 +17,10 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Appended, Broker, Callback, Ends, PartitionHandle, Principal, Waiter
 from onelog.kernel import BatchInfo, TopicFilter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.nodes import is_led_here
 from onelog.protocols.kafka.opening import TimeBounds
-from onelog.protocols.kafka.topics import NO_ABORTED, Fetched
+from onelog.protocols.kafka.readers import check_not_ahead
+from onelog.protocols.kafka.topics import NO_ABORTED, NOTHING, Fetched
 from onelog.protocols.kafka.views.cache import FindingCache
 from onelog.protocols.kafka.views.ends import TopicEnd
 from onelog.protocols.kafka.views.filler import build_filler
@@ -94,6 +96,11 @@ class ViewPartition:
         end = ends.stable if self._end is None else Offset(self._end.get())
         return Ends(ends.start, end, end)
 
+    async def settle(self) -> None:
+        """Wait for what is cold of what `ends` needs."""
+        if self._end is not None:
+            await self._end.settle()
+
     def end(self, *, committed: bool = True) -> int:
         """The end for all readers."""
         del committed
@@ -118,6 +125,8 @@ class ViewPartition:
         del committed  # all readers see committed records
         if self.log.stopped is not None:
             raise again(self.log.stopped)
+        if self.log.high_watermark < offset <= self.log.end_offset and is_led_here(self.log):
+            return NOTHING  # a leader of a moment: it will be seen again
         look = Look(self._glass, self._check_range(offset), max_bytes)
         try:
             look.go_on(RUN_BYTES, on_loop=True)
@@ -135,6 +144,8 @@ class ViewPartition:
             return offset
         if self._end is not None and offset < start and self._end.has_none_between(offset, start):
             return start  # the removed records were of other topics
+        if offset > end:
+            check_not_ahead(self.log, offset)
         raise OffsetOutOfRange(
             f"offset {offset} of {self.log.stream}/{self.log.id} is not in {start} to {end}"
         )

@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from onelog.base.errors import InvalidName
 from onelog.base.names import from_dotted
+from onelog.base.topics import is_exact
 from onelog.broker import Broker
 from onelog.protocols.kafka.views.cache import FindingCache
 from onelog.protocols.kafka.views.news import News
@@ -77,21 +79,47 @@ class Views:
             if view.generation != self._generation:
                 view.refresh(self._generation)
             return view
+        view = self.shape(name)
+        if self._broker.views.find(name) is None and not view.is_known():
+            return None
+        self._keep(view)
+        return view
+
+    async def settle(self, name: str) -> None:
+        """Wait for what is cold of what `find` needs for a name, which is not that of a stream."""
+        try:
+            view = self._views.get(name) or self.shape(name)
+        except InvalidName:
+            return
+        if not is_exact(view.address):
+            return
+        await view.settle()
+        if name not in self._views and view.is_known():
+            self._keep(view)
+
+    def shape(self, name: str) -> View:
+        """What a view of this name shows, if there is one."""
         given = self._broker.views.find(name)
         shared = (self.cache, self._news)
         if given is not None:
-            view = View(self._broker, name, given.filter, shared, f"{name} {given.created_ms}")
-        else:
-            view = View(self._broker, name, from_dotted(name), shared)
-            if not view.is_known():
-                return None
+            return View(self._broker, name, given.filter, shared, f"{name} {given.created_ms}")
+        return View(self._broker, name, from_dotted(name), shared)
+
+    def remember(self, name: str) -> None:
+        """Another node knows the view of this name: it is one here, too."""
+        try:
+            if self.find(name) is None:
+                self._keep(self.shape(name))
+        except InvalidName:  # of a node of another version
+            return
+
+    def _keep(self, view: View) -> None:
         view.generation = self._generation
-        self._views[name] = view
-        self._ids[view.id] = name
+        self._views[view.name] = view
+        self._ids[view.id] = view.name
         while len(self._views) > VIEWS_MAX:
             _name, gone = self._views.popitem(last=False)
             self._ids.pop(gone.id, None)
-        return view
 
     def by_id(self, wanted: uuid.UUID) -> View | None:
         """The view of this id, if a client got the id lately."""

@@ -77,6 +77,11 @@ class View:
             raise no_partition(self.name, number, len(self._partitions))
         return self._partitions[number]
 
+    async def settle(self) -> None:
+        """Wait for what is cold of what `is_known` and `ends` need."""
+        for partition in self._partitions:
+            await partition.settle()
+
     def is_known(self) -> bool:
         """Whether it is a filter, an address of AMQP, or a topic of which there is a record."""
         return (

@@ -1,7 +1,7 @@
-"""Limits of the embedded store: keys, operations and sizes.
+"""Limits of every metadata store: keys, operations and sizes.
 
-Rule: the embedded store refuses what etcd refuses, with the same defaults, so that a call that
-works here also works on etcd.
+Rule: each store refuses before it begins what etcd refuses, with the same defaults, so that a call
+that works on one store works on all.
 """
 
 from __future__ import annotations

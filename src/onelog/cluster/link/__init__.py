@@ -1,0 +1,1 @@
+"""Inner links: how two nodes of a cluster speak to each other."""

@@ -1,0 +1,211 @@
+"""Do three real nodes keep what they answered when a disk fails, and when clocks jump?"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster_load import ClusterLoad
+from tests.support.etcd import needs_etcd
+from tests.support.faulty_nodes import WALL, Plan, full_disk, lose_page_cache
+from tests.support.three_nodes import NodeProcess, ThreeNodes
+
+pytestmark = [needs_etcd, pytest.mark.fault_long]
+
+PARTITIONS = 2
+FAULT_S = 6.0
+HOUR_S = 3600.0
+WHOLE = Plan()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ThreeNodes]:
+    with ThreeNodes(tmp_path / "nodes", is_faulty=True) as nodes:
+        nodes.create("t", PARTITIONS)
+        yield nodes
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Iterator[ThreeNodes]:
+    """Nodes whose answers do not wait for the disk."""
+    with ThreeNodes(tmp_path / "nodes", 'defaults.stream.durability="os"', is_faulty=True) as nodes:
+        nodes.create("t", PARTITIONS)
+        yield nodes
+
+
+def follower(cluster: ThreeNodes) -> NodeProcess:
+    """A node that does not lead partition 0."""
+    leader = cluster.leader("t", 0)
+    return next(node for node in cluster.nodes if node is not leader)
+
+
+def in_sync(cluster: ThreeNodes) -> list[int]:
+    """Who has everything of partition 0."""
+    return list(cluster.rows("t")[0].isrs)
+
+
+def test_the_disk_of_a_follower_may_be_slow(cluster: ThreeNodes, tmp_path: Path) -> None:
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = follower(cluster)
+        node.suffer(Plan(slow_s={"segment.fsync": 0.1}))
+        load.wait_progress()
+        time.sleep(FAULT_S)
+        load.wait_progress()
+        assert node.hits("segment.fsync") > FAULT_S
+        node.suffer(WHOLE)
+        load.healed()
+    load.prove()
+
+
+def test_a_follower_whose_disk_is_full_is_left_out_until_there_is_room(
+    cluster: ThreeNodes, tmp_path: Path
+) -> None:
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = follower(cluster)
+        node.suffer(full_disk(copies_only=True))
+        cluster.until(lambda: node.number not in in_sync(cluster), 20, "the follower counts")
+        load.wait_progress()
+        assert node.hits("segment.write") > 0
+        node.suffer(WHOLE)
+        cluster.until(lambda: node.number in in_sync(cluster), 30, "the follower stays out")
+        load.healed()
+    load.prove()
+
+
+def test_a_leader_whose_disk_is_full_refuses_or_has_a_successor(
+    cluster: ThreeNodes, tmp_path: Path
+) -> None:
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = cluster.leader("t", 0)
+        node.suffer(full_disk())
+        time.sleep(FAULT_S)
+        assert node.hits("segment.write") > 0
+        node.suffer(WHOLE)
+        load.healed()
+    load.prove()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+def test_a_replica_whose_sync_fails_copies_anew(
+    cluster: ThreeNodes, tmp_path: Path, *, leads: bool
+) -> None:
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = cluster.leader("t", 0) if leads else follower(cluster)
+        node.suffer(Plan(fails={"segment.fsync": "EIO"}))
+        cluster.until(lambda: node.hits("segment.fsync") > 0, 20, "nothing was synced")
+        load.wait_progress()
+        node.suffer(WHOLE)
+        cluster.until(lambda: cluster.is_synced("t"), 30, "not all copies are in sync")
+        load.healed()
+    load.prove()
+
+
+def test_a_node_with_a_damaged_segment_copies_anew(cluster: ThreeNodes, tmp_path: Path) -> None:
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = follower(cluster)
+        node.kill()
+        load.wait_progress()
+        for log in sorted((node.folder / "data" / "segment").glob("t-*/*/*.log")):
+            damage(log)
+        node.restart()
+        cluster.until(lambda: cluster.is_synced("t"), 30, "not all copies are in sync")
+        load.healed()
+    load.prove()
+
+
+def test_a_node_whose_old_records_are_damaged_copies_anew(
+    cluster: ThreeNodes, tmp_path: Path
+) -> None:
+    """It was stopped in good order: no torn tail is looked for."""
+    kept = tmp_path / "damaged"
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = follower(cluster)
+        node.terminate()
+        kept.hardlink_to(log_of(node))  # its number is not given to another file
+        damage(kept)
+        node.restart()
+        cluster.until(lambda: cluster.is_synced("t"), 60, "not all copies are in sync")
+        assert not log_of(node).samefile(kept)
+        load.healed()
+    load.prove()
+
+
+def log_of(node: NodeProcess) -> Path:
+    """The file of partition 0."""
+    (found,) = (node.folder / "data" / "segment").glob("t-*/0/*.log")
+    return found
+
+
+def damage(log: Path) -> None:
+    """Change the last byte of a batch in the middle of what was written."""
+    data = bytearray(log.read_bytes())
+    size, at = len(data.rstrip(b"\0")), 0
+    assert size > 0
+    while at < size // 2:
+        at += 12 + int.from_bytes(data[at + 8 : at + 12])
+    data[at - 1] ^= 0x40
+    log.write_bytes(data)
+
+
+def test_a_node_whose_disk_was_replaced_gets_everything(
+    cluster: ThreeNodes, tmp_path: Path
+) -> None:
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        node = cluster.leader("t", 0)
+        node.kill()
+        load.wait_progress()
+        shutil.rmtree(node.folder / "data")
+        node.restart("node.replaced=true")
+        cluster.until(lambda: cluster.is_synced("t"), 30, "not all copies are in sync")
+        load.healed()
+    load.prove()
+
+
+def test_wall_clocks_may_jump(cluster: ThreeNodes, tmp_path: Path) -> None:
+    """Each node by an hour, ahead and back, while the others have the time."""
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        for node in cluster.nodes:
+            for shift_s in (HOUR_S, -HOUR_S):
+                node.suffer(Plan(wall_shift_s=shift_s))
+                load.healed()
+            assert node.hits(WALL) > 0
+            node.suffer(WHOLE)
+        load.healed()
+    load.prove()
+
+
+def test_power_may_be_lost_on_all_nodes_at_once(cluster: ThreeNodes, tmp_path: Path) -> None:
+    for node in cluster.nodes:
+        node.suffer(Plan(is_armed=True))
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        time.sleep(FAULT_S)
+        for node in cluster.nodes:
+            node.kill()
+        for node in cluster.nodes:
+            lose_page_cache(node.folder)
+            node.suffer(Plan(boot_id="another"))
+            node.start(node.same_place)
+        for node in cluster.nodes:
+            node.wait_ready()
+        load.healed()
+    load.prove()
+
+
+def test_a_node_that_lost_its_page_cache_counts_as_empty_until_it_has_copied(
+    cached: ThreeNodes, tmp_path: Path
+) -> None:
+    for node in cached.nodes:
+        node.suffer(Plan(is_armed=True))  # every sync is noted
+    with ClusterLoad(cached, tmp_path, "t", PARTITIONS) as load:
+        time.sleep(FAULT_S)
+        node = cached.leader("t", 0)
+        node.kill()
+        assert lose_page_cache(node.folder) > 0
+        node.suffer(Plan(boot_id="another"))
+        node.restart()
+        load.healed()
+    load.prove()

@@ -1,0 +1,135 @@
+"""Kafka clients that write and read a topic of a cluster while something happens to it, and the
+check of what they were told (`tests/support/cluster_history.py`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+from tests.support.cluster_history import ClusterHistory, Line, Recorder, load
+from tests.support.cluster_publishers import publish_amqp, publish_mqtt
+from tests.support.cluster_transactions import Transactor
+from tests.support.cluster_workers import Scene, Worker, follow, look, read, write
+from tests.support.held_records import records_of
+from tests.support.three_nodes import ThreeNodes
+
+START_S = 30.0
+PROGRESS_S = 10.0
+"""C12: how long after a fault every call that is tried again succeeds."""
+SYNC_S = 60.0
+"""A copy that was left out several times in a row waits longer each time before it counts."""
+LATE_S = 30.0
+"""What a test waits for that. The checker says who was late."""
+
+
+def transact(scene: Scene) -> None:
+    """Transactions with records and positions."""
+    Transactor(scene).run()
+
+
+WRITERS: tuple[Worker, ...] = (partial(write, once=False), partial(write, once=True), read)
+GROUPS: tuple[Worker, ...] = (partial(follow, name="m1"), partial(follow, name="m2"), look)
+KAFKA = (*WRITERS, *GROUPS, transact)
+EVERYBODY = (*KAFKA, publish_mqtt, publish_amqp)
+"""Also publishers whose messages are forwarded."""
+
+
+class ClusterLoad:
+    """All workers for the length of a block."""
+
+    def __init__(
+        self,
+        cluster: ThreeNodes,
+        folder: Path,
+        topic: str,
+        partitions: int,
+        works: tuple[Worker, ...] = KAFKA,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partitions = partitions
+        self._file = folder / "history.jsonl"
+        self._recorder = Recorder(self._file)
+        self._scene = Scene(cluster, topic, partitions, self._recorder)
+        self._works = works
+        self._threads = [threading.Thread(target=self._guard, args=(work,)) for work in works]
+        self._failed: list[BaseException] = []
+
+    def __enter__(self) -> ClusterLoad:
+        for thread in self._threads:
+            thread.start()
+        try:
+            self.wait_progress(START_S)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        if self._failed:
+            raise self._failed[0]
+
+    def _stop(self) -> None:
+        self._scene.stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._recorder.close()
+
+    def _guard(self, work: Worker) -> None:
+        try:
+            work(self._scene)
+        except BaseException as error:  # noqa: BLE001 - the test's own thread raises it
+            self._failed.append(error)
+
+    def wait_progress(self, seconds: float = PROGRESS_S, only: tuple[str, ...] = ("",)) -> None:
+        """Until each worker, or each whose name begins so, has an answer to something that it
+        sends from now on (C12)."""
+        begin = end = time.monotonic()
+        end += seconds
+        while waiting := [who for who in self._scene.waiting(begin) if who.startswith(only)]:
+            assert not self._failed, self._failed
+            assert time.monotonic() < end, f"no answer after {seconds:.0f} s: {waiting}"
+            time.sleep(0.05)
+
+    def healed(self) -> None:
+        """The last fault until now is over: everybody has answers soon, as the checker checks."""
+        self._recorder.healed()
+        self.wait_progress(LATE_S)
+
+    # -- the end
+
+    def prove(self) -> ClusterHistory:
+        """Read everything on all nodes, which are stopped for that, and check the history."""
+        cluster = self._cluster
+        cluster.until(lambda: cluster.is_synced(self._topic), SYNC_S, "not all copies are in sync")
+        cluster.stop_all()
+        recorder = Recorder(self._file)
+        for node in cluster.nodes:
+            data = node.folder / "data"
+            (place,) = (data / "segment").glob(f"{self._topic}-*")
+            for held in records_of(data, place.name):
+                for rows, committed in ((held.rows, False), (held.committed, True)):
+                    now = time.monotonic()
+                    recorder.note(
+                        Line(
+                            call="final", node=node.number, start=now, end=now,
+                            stream=self._topic, partition=held.partition,
+                            start_offset=held.start_offset, rows=rows, committed=committed,
+                        )
+                    )  # fmt: skip
+        recorder.close()
+        history = ClusterHistory(load([self._file]))
+        history.prove()
+        counts = history.counts()
+        assert counts["final ok"] == 6 * self._partitions
+        assert counts["publish ok"] > 0, counts
+        assert counts["read ok"] > 0, counts
+        if transact in self._works:
+            assert counts["end ok"] > 0, counts
+        if look in self._works:
+            assert counts["commit ok"] > 0, counts
+            assert counts["position ok"] > 0, counts
+        return history
