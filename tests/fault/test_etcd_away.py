@@ -355,6 +355,6 @@ def test_a_member_that_is_killed_is_started_again_and_the_node_lives_on(tmp_path
         os.kill(child, signal.SIGKILL)
         clients.publish(1)
         until(lambda: children_of(os.getpid()) not in ([], [child]))
-        until(lambda: seen(served)["is_current"])
-        clients.create("after")
+        until(lambda: seen(served)["is_current"])  # perhaps still from before the kill
+        clients.create_soon("after", 3 * ANSWER_S)
         clients.publish(2)

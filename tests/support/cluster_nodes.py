@@ -13,8 +13,10 @@ from onelog.base.clock import SystemClock
 from onelog.broker import Broker
 from onelog.cluster.hosts import HostSettings
 from onelog.cluster.joining import join
+from onelog.cluster.known import KnownCluster
 from onelog.cluster.link.listening import BoundInner
 from onelog.cluster.link.security import LinkSecurity
+from onelog.cluster.needs_of_nodes import OwnBroker
 from onelog.cluster.nodes import NodeCluster, NodePlan
 from onelog.cluster.registration import NodeSettings, Registration
 from onelog.metadata.local import LocalStore
@@ -35,6 +37,17 @@ class SharedStore(FaultyStore):
         """It stays open."""
 
 
+class GatheredCluster(NodeCluster):
+    """Makes no stream before all nodes that start together are there: each then has a share."""
+
+    together = 1
+
+    async def join(self, broker: OwnBroker) -> KnownCluster:
+        known = await super().join(broker)
+        await known.until(lambda: len(known.nodes()) >= self.together, "nodes are missing", WAIT_S)
+        return known
+
+
 class OneNode:
     """A node of the cluster."""
 
@@ -45,7 +58,7 @@ class OneNode:
         self.broker: Broker
         self.cluster: NodeCluster
 
-    async def start(self, factor: int, min_insync: int) -> None:
+    async def start(self, factor: int, min_insync: int, together: int) -> None:
         self.folder.mkdir(exist_ok=True)
         clock = SystemClock()
         row, identity = await join(self.store, self.folder, self.number)
@@ -66,7 +79,8 @@ class OneNode:
             drain_s=10.0,
             clock=clock,
         )
-        self.cluster = NodeCluster(self.store, registration, plan, self.troubles)
+        self.cluster = GatheredCluster(self.store, registration, plan, self.troubles)
+        self.cluster.together = together
         self.broker = await open_broker(
             self.folder, SETTINGS, clock, store=self.store, troubles=self.troubles,
             nodes=self.cluster,
@@ -100,7 +114,7 @@ class Nodes:
         made = [OneNode(n, self._folder / str(n), self._store) for n in numbers]
         async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
             for node in made:
-                group.create_task(node.start(self._factor, self._min_insync))
+                group.create_task(node.start(self._factor, self._min_insync, len(made)))
         self.running |= {node.number: node for node in made}
 
     async def stop(self, *numbers: int) -> None:
