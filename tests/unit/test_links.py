@@ -751,3 +751,12 @@ async def test_a_connection_that_comes_while_the_node_stops_is_closed():
         assert wire.is_closing()
         assert not wire.written
         await asyncio.sleep(0)
+
+
+async def test_a_link_whose_last_frames_find_the_peer_gone_ends_without_an_error():
+    connection, wire, owner = greeted()
+    connection.send(AckFeed(1, 2, 3, 4))
+    wire.writelines = lambda _pieces: wire.close()  # as uvloop's does when the socket is broken
+    connection.end("the node stops")
+    assert connection.ended == "the node stops"
+    assert not owner.troubles.standing()

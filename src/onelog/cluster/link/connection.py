@@ -214,7 +214,7 @@ class LinkConnection(asyncio.Protocol):
             self._violated(error)
             return
         if self.dials:
-            transport.write(self._handshake.begin())
+            self._write(self._handshake.begin())
 
     def _opened(self, agreed: Agreed) -> None:
         peer = agreed.peer
@@ -240,9 +240,14 @@ class LinkConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         self._flush_now()
-        transport.write(frame(LinkKind.BYE, encode_bye(reason)))
+        self._write(frame(LinkKind.BYE, encode_bye(reason)))
         transport.close()
         self._deadline.start(PART_S, transport.abort)
+
+    def _write(self, data: bytes) -> None:
+        # Each write may find that the peer is gone; uvloop raises at the next one then.
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def _cut_off(self, reason: str) -> None:
         """End at once: the peer takes nothing, so it gets no words."""
@@ -434,7 +439,7 @@ class LinkConnection(asyncio.Protocol):
             return
         answer = self._handshake.take(kind, body)
         if answer:
-            self._transport.write(answer)
+            self._write(answer)
         agreed = self._handshake.agreed
         if agreed is not None:
             self._handshake = None
