@@ -27,32 +27,60 @@ def written(target: int) -> bytes:
 
 
 @pytest.fixture
-def steps(monkeypatch):
-    """The ranges that the disk was asked to write before the next one was begun."""
-    found: list[tuple[int, int]] = []
-    real = disk._write_out
+def asked(monkeypatch):
+    """What the disk was asked, in order, and how many bytes the file had then."""
+    found: list[tuple[int, int, int, int]] = []
+    real = disk._ask_disk
 
-    def note(file: int, position: int, size_bytes: int) -> None:
-        assert os.fstat(file).st_size == position + size_bytes, "no later step has begun"
-        found.append((position, size_bytes))
-        real(file, position, size_bytes)
+    def note(what: int, file: int, position: int, size_bytes: int) -> None:
+        found.append((what, position, size_bytes, os.fstat(file).st_size))
+        real(what, file, position, size_bytes)
 
-    monkeypatch.setattr(disk, "_write_out", note)
+    monkeypatch.setattr(disk, "_ask_disk", note)
     return found
 
 
-def test_a_file_is_written_in_steps_that_the_disk_has_before_the_next_begins(target, steps):
+BEGIN, FINISH = disk._BEGIN, disk._FINISH
+IN_STEPS = [
+    (BEGIN, 0, STEP_BYTES, STEP_BYTES),
+    (BEGIN, STEP_BYTES, STEP_BYTES, 2 * STEP_BYTES),
+    (FINISH, 0, STEP_BYTES, 2 * STEP_BYTES),
+    (BEGIN, 2 * STEP_BYTES, 12_345, len(DATA)),
+    (FINISH, STEP_BYTES, STEP_BYTES, len(DATA)),
+    (FINISH, 2 * STEP_BYTES, 12_345, len(DATA)),
+]
+"""The disk has the first step before the third begins."""
+
+
+def test_a_file_is_written_in_steps_of_which_the_disk_has_two_at_most(target, asked):
     write_all(DATA, target)
     assert written(target) == DATA
-    assert steps == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES), (2 * STEP_BYTES, 12_345)]
+    assert asked == IN_STEPS
 
 
-def test_a_part_of_a_file_is_copied_in_steps(target, tmp_path, steps):
+def test_a_part_of_a_file_is_copied_in_steps(target, tmp_path, asked):
     (tmp_path / "source").write_bytes(b"head" + DATA + b"tail")
     with (tmp_path / "source").open("rb") as source:
         copy_part(source.fileno(), 4, len(DATA), target)
     assert written(target) == DATA
-    assert len(steps) == 3
+    assert asked == IN_STEPS
+
+
+@pytest.mark.parametrize("size", [0, 1, STEP_BYTES, STEP_BYTES + 1])
+def test_nothing_is_left_with_the_disk(target, asked, size):
+    write_all(DATA[:size], target)
+    assert written(target) == DATA[:size]
+    begun = [entry[1:3] for entry in asked if entry[0] == BEGIN]
+    assert begun == [entry[1:3] for entry in asked if entry[0] == FINISH]
+    assert sum(part for _, part in begun) == size
+
+
+def test_without_ranges_each_step_is_synced(target, monkeypatch):
+    synced = []
+    monkeypatch.setattr(disk, "_range_sync", None)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_all(DATA, target)
+    assert synced == [target] * 3
 
 
 def test_where_the_system_cannot_copy_bytes_are_read_and_written(target, tmp_path, monkeypatch):
@@ -70,7 +98,7 @@ def test_a_disk_that_cannot_write_a_step_ends_the_backup(tmp_path, monkeypatch):
     def fail(*_args: object) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(disk, "_write_out", fail)
+    monkeypatch.setattr(disk, "_ask_disk", fail)
     with pytest.raises(StorageError, match="cannot be written"):
         FolderBackups(tmp_path).put("objects/a", DATA)
     assert not any(path.is_file() for path in tmp_path.rglob("*")), "nothing is left half written"
