@@ -220,9 +220,15 @@ class KvDatabase:
             os.pwrite(self._mark, record, 0)
 
     def compact(self, start: bytes, stop: bytes) -> None:
-        """Free the disk space of deleted keys in [start, stop)."""
+        """Free the disk space of deleted keys in [start, stop).
+
+        RocksDB deletes files at the end of a flush or compaction. A file that was in use at that
+        moment, if only by the call that asked for the compaction, waits for the next one.
+        """
         with self._translated("compact"):
             self._db.compact_range(start, stop)
+            self._probe()  # a flush of nothing would do nothing
+            self._db.flush()
 
     def freeze(self, into: Path) -> dict[str, int]:
         """Link the files of the database as it is now into a folder; names, and their bytes.
