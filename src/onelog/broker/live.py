@@ -193,7 +193,10 @@ class Live:
 
     def _take_up(self, stream: Stream, partition: PartitionHandle) -> None:
         key = (stream.record.id, int(partition.id))
-        if key in self._sources:
+        source = self._sources.get(key)
+        if source is not None:
+            if source.partition is not partition:
+                source.exchange(partition)
             return
         source = self._numbers.add(stream, partition)
         if source is None:
@@ -270,18 +273,20 @@ class Live:
     def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
         """Batches became visible."""
         listener = self.listener
+        first = int.from_bytes(data[:8], "big")
+        if source.is_anew:
+            source.go_on(first)
         if source.held:
             self._release()  # an old home that stopped holds nobody back
             self._read_on(source)
             return
         if listener is None:
             return
-        first = int.from_bytes(data[:8], "big")
         if source.busy:
             source.missed = True
             return
         if source.position != first:
-            if source.position < first and source.waiter is None:
+            if source.position < source.partition.high_watermark and source.waiter is None:
                 self._read_on(source)
             return  # it waits for a transaction and reads these later, or has read them
         failure = None

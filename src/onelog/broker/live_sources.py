@@ -38,7 +38,7 @@ Release = Callable[[set[int]], set[int]]
 class LiveSource(FeedSource):
     """One partition that is followed. It is called with batches that become visible."""
 
-    __slots__ = ("is_followed", "partition", "singly_until", "waiter")
+    __slots__ = ("is_anew", "is_followed", "partition", "singly_until", "waiter")
 
     stream: Stream
     held: tuple[Move, ...]
@@ -51,6 +51,8 @@ class LiveSource(FeedSource):
         self.position = int(partition.last_stable_offset)
         self.is_followed = False
         """Whether batches that become visible are handed to the listener."""
+        self.is_anew = False
+        """Whether another copy took the place of the one before, and nothing of it was seen yet."""
         self.held = ()
         self.busy = False
         self.missed = False
@@ -97,6 +99,28 @@ class LiveSource(FeedSource):
         except OnelogError as error:
             if not self.may_pass(error):
                 raise
+
+    def exchange(self, partition: PartitionHandle) -> None:
+        """Follow a copy that took the place of the one before, and begins empty."""
+        was_followed = self.is_followed
+        self.leave()
+        self.partition = partition
+        # Until it is known where to go on, batches are left alone, also by the kernel.
+        self.is_anew = self.busy = self.is_followed = was_followed
+        if was_followed:
+            partition.follow(self)
+
+    def go_on(self, first: int) -> None:
+        """The first batch of a copy that was exchanged became visible, and begins at `first`.
+
+        What was handed out is not handed out again, unless the partition began again with a loss. A
+        partition that nothing was handed out of goes on where its leader was: the copy brings
+        history, too.
+        """
+        told = self.partition.first_told
+        end = first if told is None else max(int(told), first)
+        self.position = min(self.position or end, end)
+        self.is_anew = self.busy = False
 
     def leave(self) -> None:
         """The partition is gone, or nobody follows any more."""

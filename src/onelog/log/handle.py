@@ -187,6 +187,12 @@ class PartitionHandle(Protocol):
         ...
 
     @property
+    def first_told(self) -> Offset | None:
+        """What its leader showed to readers when it first spoke to this copy; None: this node leads
+        it, or has heard nothing."""
+        ...
+
+    @property
     def is_fresh(self) -> bool:
         """Whether no other node can have led it for longer than a registration lasts, if this one
         does: else readers have to ask again."""

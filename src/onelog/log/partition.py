@@ -51,7 +51,7 @@ from onelog.log.jobs import Jobs
 from onelog.log.local import LocalReads
 from onelog.log.lookup import Lookup
 from onelog.log.producers import Producers
-from onelog.log.progress import Progress, Role
+from onelog.log.progress import Progress, Role, Told
 from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.replica import Replica
@@ -323,6 +323,11 @@ class Partition(LocalReads):
     def is_settled(self) -> bool:
         """Whether its end is no lower than any leader before this one may have shown it."""
         return self.progress is None or self.progress.is_settled
+
+    @property
+    def first_told(self) -> Offset | None:
+        """What its leader showed first to this copy; None: it leads, or has heard nothing."""
+        return self.progress.first if isinstance(self.progress, Told) else None
 
     @property
     def is_fresh(self) -> bool:

@@ -56,7 +56,7 @@ class Progress(Protocol):
 class Told:
     """The progress of a replica that copies: its leader tells it the high watermark."""
 
-    __slots__ = ("compact_bound", "offset")
+    __slots__ = ("compact_bound", "first", "offset")
 
     is_settled: Final = True
     """It shows only what its leader told it."""
@@ -65,11 +65,15 @@ class Told:
 
     def __init__(self) -> None:
         self.offset = Offset(0)
+        self.first: Offset | None = None
+        """What it showed when it first spoke to this copy."""
         self.compact_bound = Offset(0)
         """The leader lets its copies compact what lies below."""
 
     def tell(self, offset: Offset) -> None:
         """The leader's high watermark."""
+        if self.first is None:
+            self.first = offset
         self.offset = max(self.offset, offset)
 
     def let_compact(self, upto: Offset) -> None:

@@ -1,0 +1,124 @@
+"""Does a live feed go on when the copy that it follows on its node is replaced by another?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from onelog.base.clock import SystemClock
+from onelog.base.errors import NotLeader, PartitionCorrupt
+from onelog.base.ids import PartitionId
+from onelog.broker import LOCAL, Durability, LiveSource, Record, StreamConfig
+from onelog.kernel import scan_batches
+from onelog.log.config import Replication
+from onelog.metadata.local import LocalStore
+from onelog.record.record import Message
+from tests.support.cluster_nodes import Nodes, OneNode
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
+    made = Nodes(tmp_path, store)
+    yield made
+    for number in [*made.running]:
+        await made.stop(number)
+    await store.close()
+
+
+class Listener:
+    """Remembers the offsets of `orders` that one node handed out live."""
+
+    def __init__(self, node: OneNode) -> None:
+        self.seen: list[int] = []
+        node.broker.new_live("test").start(self)
+
+    def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
+        offsets = [
+            offset
+            for info in scan_batches(data)
+            for offset in range(info.base_offset, info.last_offset + 1)
+        ]
+        if source.stream.name == "orders":
+            self.seen += offsets
+        return offsets[-1] + 1
+
+    def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
+        if source.stream.name == "orders":
+            self.seen += [record.offset for record in records]
+
+    def release(self, numbers: set[int]) -> set[int]:
+        del numbers
+        return set()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - it changes in many places
+            await asyncio.sleep(0.02)
+
+
+async def begin(nodes: Nodes, factor: int) -> OneNode:
+    """Three nodes, and a stream of one partition with a few records. Returns its leader."""
+    await nodes.start(1, 2, 3)
+    config = StreamConfig(
+        name="orders",
+        captures=("orders",),
+        partitions=1,
+        durability=Durability.OS,
+        replication=Replication(factor=factor),
+    )
+    await nodes[1].broker.streams.create(config)
+    await nodes.until_whole("orders")
+    leader = nodes.leader_of("orders", 0)
+    await say(leader, 3)
+    return leader
+
+
+async def say(node: OneNode, count: int) -> None:
+    for number in range(count):
+        await node.broker.publish(Message("orders", b"%d" % number), principal=LOCAL)
+
+
+def end_of(node: OneNode) -> int:
+    return node.broker.streams.get("orders").partitions[0].high_watermark
+
+
+async def test_a_copy_that_is_made_anew_is_heard_from_where_the_old_one_ended(
+    nodes: Nodes,
+) -> None:
+    leader = await begin(nodes, 3)
+    follower = next(row for row in nodes.running.values() if row is not leader)
+    await until(lambda: end_of(follower) == 3)
+    listener = Listener(follower)
+    await say(leader, 2)
+    await until(lambda: listener.seen == [3, 4])
+
+    stream = follower.broker.streams.get("orders")
+    old = stream.local[0]
+    driver = follower.cluster.host.drivers[stream.key(old.id)]
+    driver._found_damage(PartitionCorrupt("its disk lost a byte"))
+    await say(leader, 2)
+    await until(lambda: stream.local[0] is not old and end_of(follower) == 7)
+    await until(lambda: listener.seen == [3, 4, 5, 6])
+    await say(leader, 1)
+    await until(lambda: listener.seen == [3, 4, 5, 6, 7])
+
+
+async def test_a_copy_that_comes_to_a_node_is_heard_without_its_history(nodes: Nodes) -> None:
+    leader = await begin(nodes, 1)
+    other = next(row for row in nodes.running.values() if row is not leader)
+    stream = other.broker.streams.get("orders")
+    assert isinstance(stream.local[0].stopped, NotLeader)
+    listener = Listener(other)
+
+    both = (leader.number, other.number)
+    await leader.cluster.known.reassign(stream.record.id, PartitionId(0), both)
+    await until(lambda: stream.local[0].stopped is None and end_of(other) == 3)
+    await nodes.until_whole("orders")
+    assert listener.seen == []
+    await say(leader, 2)
+    await until(lambda: listener.seen == [3, 4])
