@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import select
 import socket
 import ssl
 import struct
@@ -145,6 +146,11 @@ class Raw:
             return False
         (size,) = struct.unpack_from(">I", self._bytes, 3)
         return len(self._bytes) >= size + 8
+
+    def has_come(self, wait_s: float) -> bool:
+        """Whether there is something to read, now or soon."""
+        waits = self._arrived or self._bytes
+        return bool(waits or select.select([self.socket], [], [], wait_s)[0])
 
     def read_method(self, channel: int, wait_s: float = DEADLINE_S) -> Any:
         """The next method or message of a channel."""
@@ -417,6 +423,9 @@ class RawChannel:
 
     def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
         self.send(Basic.Nack(delivery_tag=tag, multiple=multiple, requeue=requeue))
+
+    def reject(self, tag: int, *, requeue: bool = False) -> None:
+        self.send(Basic.Reject(delivery_tag=tag, requeue=requeue))
 
     def qos(self, count: int, *, whole_channel: bool = False) -> None:
         self.ask(Basic.Qos(prefetch_count=count, global_=whole_channel), Basic.QosOk)

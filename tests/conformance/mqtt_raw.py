@@ -104,6 +104,10 @@ class Raw:
                 return decode_packet(first, body, self.version, sender=Side.SERVER)
         return None
 
+    def next_packet(self) -> Packet:
+        """The next packet, which may have come before now."""
+        return self._arrived.pop(0) if self._arrived else self.read()
+
     def get(self, kind: type[P]) -> P:
         """The first packet of a kind; others are kept for later."""
         for packet in self._arrived:

@@ -10,6 +10,7 @@ end somebody reads all partitions on all nodes. `findings` then names each broke
 - C5 what anybody saw is there at the end; on one connection offsets do not go back;
 - C6 idempotent and transactional records occur once, a transaction occurs whole or not at all, and
   other records occur twice only if their outcome was unknown;
+- C9, C11 what sessions and queues owe their clients (`tests/support/cluster_taken.py`);
 - C10 readers of committed records see no open and no aborted one;
 - C12 after each fault every worker that goes on has an answer within `PROGRESS_S`.
 
@@ -26,50 +27,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from tests.support.cluster_lines import Line, Place, Result
+from tests.support.cluster_taken import Taken
+
 PROGRESS_S = 10.0
-
-Result = Literal["ok", "refused", "unknown"]
-Place = tuple[str, int]
-
-
-class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One call; which fields it has depends on what it is."""
-
-    call: Literal["publish", "end", "commit", "position", "read", "final", "healed"]
-    who: str = ""
-    """A worker on one connection: what follows a dot says which of its connections."""
-    start: float = 0.0
-    end: float = 0.0
-    result: Result = "ok"
-    stream: str = ""
-    partition: int = -1
-    offset: int = -1
-    """Of a record; of a position: the next one. -1: the answer does not say."""
-    value: str = ""
-    once: bool = False
-    """A publish of an idempotent producer."""
-    again: bool = False
-    """Its client may have sent it more than once by itself: attempts that it does not tell of.
-    What it says of the last one leaves open what became of the others."""
-    txn: str = ""
-    commit: bool = True
-    """How a transaction ended."""
-    group: str = ""
-    node: int = -1
-    committed: bool = True
-    """A read shows committed records only."""
-    rows: list[tuple[int, str]] = []
-    """A final read: everything from `start_offset` on."""
-    start_offset: int = 0
-
-    @property
-    def place(self) -> Place:
-        """Where it was."""
-        return self.stream, self.partition
+ANSWERED = frozenset({"publish", "commit", "end", "settled"})
 
 
 class Recorder:
@@ -119,6 +84,8 @@ class ClusterHistory:
         self._sent = {line.value: line for line in self._publishes}
         self._ends = {line.txn: line for line in by["end"]}
         self._healed = sorted(line.end for line in by["healed"])
+        self.taken = Taken(self.lines, self._sent, self.outcome)
+        """What sessions and queues gave to their clients."""
 
     def prove(self) -> None:
         """Fail with what was broken."""
@@ -136,6 +103,7 @@ class ClusterHistory:
         yield from self._check_once()
         yield from self._check_transactions()
         yield from self._check_positions()
+        yield from self.taken.findings()
         yield from self._check_progress()
 
     def counts(self) -> Counter[str]:
@@ -152,7 +120,7 @@ class ClusterHistory:
             for offset, value in line.rows:
                 yield line, offset, value
 
-    def _outcome(self, line: Line) -> Result:
+    def outcome(self, line: Line) -> Result:
         """What its sender knows of a record: of a transaction, whether that was committed."""
         if line.result == "refused" or not line.txn:
             return line.result
@@ -176,7 +144,7 @@ class ClusterHistory:
             held = dict(final.rows)
             values = set(held.values())
             for line in self._publishes:
-                if line.place != final.place or self._outcome(line) != "ok":
+                if line.place != final.place or self.outcome(line) != "ok":
                     continue
                 if line.offset < 0:
                     if line.value not in values and not final.start_offset:
@@ -250,7 +218,7 @@ class ClusterHistory:
             if not line.committed or sent is None or not sent.txn:
                 continue
             end = self._ends.get(sent.txn)
-            if self._outcome(sent) == "refused":
+            if self.outcome(sent) == "refused":
                 yield f"C10: {_reader(line)} has {value} of {sent.txn}, which was not committed"
             elif line.call == "read" and end is not None and end.start > line.end:
                 yield f"C10: {_reader(line)} had {value} before {sent.txn} was committed"
@@ -298,7 +266,9 @@ class ClusterHistory:
 
     def _check_progress(self) -> Iterator[str]:
         """After each fault, until the next time that one is over."""
-        calls = [line for line in self.lines if line.call in ("publish", "commit", "end")]
+        calls = [
+            line for line in self.lines if line.call in ("publish", "commit", "end", "settled")
+        ]
         for healed, following in itertools.pairwise([*self._healed, math.inf]):
             until = healed + PROGRESS_S
             window = [line for line in calls if healed < line.end <= following]

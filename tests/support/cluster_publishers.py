@@ -19,7 +19,7 @@ import msgspec
 
 from onelog.kernel import topic_hash
 from tests.conformance import amqp_raw, mqtt_raw
-from tests.support.cluster_history import Line, Result
+from tests.support.cluster_lines import Line, Result
 from tests.support.cluster_workers import Scene
 
 EVERY_S = 0.02
@@ -33,6 +33,8 @@ BROKEN = (OSError, mqtt_raw.Ended, amqp_raw.Ended, amqp_raw.Refused, AssertionEr
 """What a client sees of a node that was killed, or does not serve it."""
 
 Send = Callable[[str], Result]
+QOS = 1
+"""With which MQTT's subscribers get what these send: QoS 1, and persistent messages."""
 
 
 def publish_mqtt(scene: Scene) -> None:
@@ -72,8 +74,8 @@ def _publish(
         name = name if sent_to else f"{protocol}{next(lives)}"
         sent_to = None
         line = scene.line(
-            "publish", f"{protocol}.{next(lives)}", partition=part,
-            node=_node_at(scene, protocol, port),
+            "publish", f"{protocol}.{next(lives)}", partition=part, qos=QOS,
+            node=node_at(scene, protocol, port),
         )  # fmt: skip
         try:
             with connected(port, scene.topic, name) as send:
@@ -84,7 +86,7 @@ def _publish(
             pass
 
 
-def _node_at(scene: Scene, protocol: str, port: int) -> int:
+def node_at(scene: Scene, protocol: str, port: int) -> int:
     """Which node has a port; -1: none has it now."""
     return next((n.number for n in scene.cluster.nodes if n.ports.get(protocol) == port), -1)
 
@@ -106,15 +108,22 @@ def _send_for_a_while(
 
 
 @contextlib.contextmanager
-def _mqtt(port: int, topic: str, name: str) -> Iterator[Send]:
+def mqtt_at(port: int, name: str, **kept: Any) -> Iterator[mqtt_raw.Raw]:
+    """A client that is served. Raises ElsewhereError, mqtt_raw.Ended."""
     with mqtt_raw.Raw(port) as raw:
         raw.socket.settimeout(PATIENCE_S)
-        raw.connect(name)
+        raw.connect(name, **kept)
         if raw.connack.reason:
             reference = raw.connack.properties.server_reference
             if reference is None:
                 raise mqtt_raw.Ended("refused")
             raise ElsewhereError(int(reference.rpartition(":")[2]))
+        yield raw
+
+
+@contextlib.contextmanager
+def _mqtt(port: int, topic: str, name: str) -> Iterator[Send]:
+    with mqtt_at(port, name) as raw:
 
         def send(value: str) -> Result:
             return "refused" if raw.publish(topic, value.encode()) >= REFUSES else "ok"
@@ -122,7 +131,7 @@ def _mqtt(port: int, topic: str, name: str) -> Iterator[Send]:
         yield send
 
 
-class _Impatient(amqp_raw.Raw):
+class Impatient(amqp_raw.Raw):
     """It waits for no answer as long as tests do."""
 
     def _read_frame(self, wait_s: float) -> tuple[int, Any]:
@@ -131,7 +140,7 @@ class _Impatient(amqp_raw.Raw):
 
 @contextlib.contextmanager
 def _amqp(port: int, topic: str, _name: str) -> Iterator[Send]:
-    with _Impatient(port) as raw:
+    with Impatient(port) as raw:
         channel = raw.open().channel()
         channel.confirm()
 

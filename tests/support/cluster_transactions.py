@@ -19,7 +19,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from tests.support.cluster_history import Line
+from tests.support.cluster_lines import Line
 from tests.support.cluster_workers import ANSWER_S, OUTSIDE, Scene, outcome
 
 WHO = "transactions"

@@ -21,7 +21,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.support.cluster_history import Line, Recorder, Result
+from tests.support.cluster_history import ClusterHistory, Recorder
+from tests.support.cluster_lines import Line, Result
 from tests.support.three_nodes import ThreeNodes
 
 EVERY_S = 0.01
@@ -42,6 +43,11 @@ class Scene:
         self.cluster, self.topic, self.partitions = cluster, topic, partitions
         self.recorder = recorder
         self.stopping = threading.Event()
+        self.quiet = threading.Event()
+        """Nobody sends any more."""
+        self.served_by: dict[str, int] = {}
+        """Which node has a worker that stays with one."""
+        self._lines: list[Line] = []
         self._last_ok: dict[str, float] = {}
 
     def expect(self, *who: str) -> None:
@@ -78,7 +84,12 @@ class Scene:
     def note(self, line: Line, result: Result = "ok") -> None:
         """A call ends now."""
         line.end, line.result = time.monotonic(), result
+        self._lines.append(line)
         self.recorder.note(line)
+
+    def owed(self, begun: Line) -> set[str]:
+        """What a session or queue has to give, once nobody sends any more."""
+        return ClusterHistory(self._lines).taken.owed(begun)
 
 
 Worker = Callable[[Scene], None]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_history import PROGRESS_S, ClusterHistory, Line, Recorder, load
+from tests.support.cluster_history import PROGRESS_S, ClusterHistory, Recorder, load
+from tests.support.cluster_lines import Line
 
 S = {"stream": "s", "partition": 0}
 
@@ -40,6 +41,20 @@ def ended(txn: str, at: float, result: str = "ok", *, commit: bool = True) -> Li
     return Line(call="end", txn=txn, commit=commit, **fields)  # type: ignore[arg-type]
 
 
+def begun(group: str, at: float, qos: int = 0) -> Line:
+    return Line(call="begun", group=group, start=at, end=at + 0.1, qos=qos, **S)
+
+
+def took(group: str, value: str, at: float, **more: object) -> Line:
+    fields = {"who": "c.1", "start": at, "end": at, **S, **more}
+    return Line(call="taken", group=group, value=value, **fields)  # type: ignore[arg-type]
+
+
+def settled(value: str, at: float, result: str = "ok", *, commit: bool = True) -> Line:
+    fields = {"start": at, "end": at + 0.1, "result": result, **S}
+    return Line(call="settled", group="q", value=value, commit=commit, **fields)  # type: ignore[arg-type]
+
+
 ROWS = ((0, "a"), (1, "b"), (2, "c"))
 WHOLE = [
     publish("a", 0, 1), publish("b", 1, 2), publish("c", 2, 3), publish("d", -1, 4, "refused"),
@@ -47,6 +62,16 @@ WHOLE = [
     position(2, 9), final(*ROWS), final(*ROWS, node=2),
 ]  # fmt: skip
 T = {"txn": "t1"}
+KEPT = [
+    publish("z", -1, 0.1, "unknown", qos=2), begun("s", 1, qos=1), begun("q", 1),
+    publish("a", 0, 2, qos=2), publish("b", 1, 3, qos=1), publish("c", 2, 4),
+    publish("d", -1, 5, "unknown", qos=1), publish("e", -1, 6, "refused", qos=1),
+    took("s", "a", 7, qos=2), took("s", "b", 8, qos=1), took("s", "b", 9, qos=1, who="c.2"),
+    *(took("q", value, at) for at, value in enumerate("abc", 7)), settled("a", 10),
+    settled("b", 10, "unknown"), took("q", "b", 11), settled("b", 12),
+    settled("c", 12, commit=False), took("dead", "c", 13), final(*ROWS),
+]  # fmt: skip
+"""A session and a queue that gave what they owed."""
 
 
 def test_a_kept_promise_has_no_finding(tmp_path: Path) -> None:
@@ -165,9 +190,45 @@ PLANTED: dict[str, tuple[str, Callable[[], list[Line]]]] = {
     "a position that a transaction lost": (
         "C5", lambda: [*WHOLE, commit(7, 10), position(2, 12)]
     ),
+    "a session that lacks a message": (
+        "C11", lambda: [line for line in KEPT if line.call != "taken" or line.group != "s"]
+    ),
+    "a session that gives a message of QoS 2 again": (
+        "C6", lambda: [*KEPT, took("s", "a", 10, qos=2, who="c.2")]
+    ),
+    "a session that gives a message of QoS 1 twice to a connection": (
+        "C6", lambda: [*KEPT, took("s", "b", 10, qos=1)]
+    ),
+    "a session that gives messages in another order": (
+        "C4", lambda: [*KEPT[:3], *KEPT[3:8], took("s", "b", 7, qos=1), took("s", "a", 8, qos=2),
+                       *KEPT[11:]],
+    ),
+    "a session that gives what nobody sent": ("C3", lambda: [*KEPT, took("s", "x", 10)]),
+    "a session that gives a message before it was sent": (
+        "C3", lambda: [*KEPT, took("s", "b", 1)]
+    ),
+    "a session that gives what was refused": ("C7", lambda: [*KEPT, took("s", "e", 10)]),
+    "a session that gives what is not in the log": ("C5", lambda: [*KEPT, took("s", "d", 10)]),
+    "a session that gives an aborted record": (
+        "C10", lambda: [*KEPT, publish("x", 3, 5, **T), ended("t1", 6, commit=False),
+                        took("s", "x", 10)],
+    ),
+    "a queue that gives again what was settled": ("C9", lambda: [*KEPT, took("q", "a", 14)]),
+    "a queue where a message settles twice": ("C9", lambda: [*KEPT, settled("a", 14)]),
+    "a queue that lacks a message": (
+        "C9", lambda: [line for line in KEPT if line.call != "settled" or line.value != "a"]
+    ),
+    "a rejected message that is no dead letter": (
+        "C9", lambda: [line for line in KEPT if line.group != "dead"]
+    ),
     "a value that is sent twice": ("attempted 2 times", lambda: [*WHOLE, publish("a", 0, 6)]),
     "no final read": ("nobody read", lambda: WHOLE[:3]),
 }  # fmt: skip
+
+
+def test_a_session_and_a_queue_that_gave_what_they_owed_have_no_finding() -> None:
+    ClusterHistory(KEPT).prove()
+    ClusterHistory([*KEPT, took("q", "c", 14)]).prove()  # its letter may be on its way
 
 
 @pytest.mark.parametrize("name", PLANTED)
