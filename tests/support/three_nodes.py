@@ -292,10 +292,10 @@ class ThreeNodes:
                     return self.node(found)
         raise AssertionError("no node knows a controller")
 
-    def is_synced(self, topic: str) -> bool:
+    def is_synced(self, topic: str, copies: int = 3) -> bool:
         """Whether all copies of a topic are in sync."""
         rows = self.rows(topic).values()
-        return bool(rows) and all(row.leader > 0 and len(row.isrs) == 3 for row in rows)
+        return bool(rows) and all(row.leader > 0 and len(row.isrs) == copies for row in rows)
 
     def until(self, holds: Callable[[], bool], seconds: float, words: str) -> None:
         """Wait for something that clients see."""
