@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from onelog.broker import LOCAL, Message
+from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.packet_types import PacketType
-from onelog.protocols.mqtt.packets import Connack, Connect, Publish, Will
+from onelog.protocols.mqtt.packets import Connack, Connect, Publish, Subscribe, Subscription, Will
 from onelog.protocols.mqtt.properties import Properties
 from tests.cross.access_table import YES, Act, numbers, operation
 from tests.support.access import House
-from tests.support.mqtt import Client, connect, dial, until
+from tests.support.mqtt import DEADLINE_S, Client, connect, dial, until
 
 NOT_AUTHORIZED = 0x87
 SILENCE = "nothing came"
@@ -56,6 +58,35 @@ async def mqtt_publish_at_qos_0(house: House) -> Act:
         await client.publish("a/b", "x", qos=0)
         await client.sync()
         return YES if _ends(house) != before else SILENCE
+
+    return act
+
+
+@operation("mqtt", PacketType.PUBLISH, NOT_AUTHORIZED, "publish topic:of/%c/+")
+async def mqtt_publish_to_what_its_client_id_names(house: House) -> Act:
+    name = f"c{next(numbers)}"
+    client = await connect(house.ports["mqtt"], name)
+    house.at_end.append(client._writer.close)
+
+    async def act() -> object:
+        if house.broker.access.rules:
+            assert await client.publish("of/another/t") == NOT_AUTHORIZED
+        return _told(await client.publish(f"of/{name}/t"))
+
+    return act
+
+
+@operation("mqtt", PacketType.SUBSCRIBE, SILENCE, "subscribe topic:of/%c/+")
+async def mqtt_delivery_of_what_its_client_id_names(house: House) -> Act:
+    name = f"c{next(numbers)}"
+    client = await connect(house.ports["mqtt"], name)
+    house.at_end.append(client._writer.close)
+    await client.subscribe("of/#", 1)
+
+    async def act() -> object:
+        if house.broker.access.rules:
+            assert await _arrives(client, house, "of/another/t") == SILENCE
+        return await _arrives(client, house, f"of/{name}/t")
 
     return act
 
@@ -108,6 +139,89 @@ async def mqtt_share(house: House) -> Act:
     return act
 
 
+# -- MQTT 3.1.1: the bytes of its answers, since it has other codes, and none for a publish
+
+OLD = 4
+ENDED = "the connection ended"
+SUBACK_FAILURE = 0x80  # MQTT3 3.9.3
+CONNACK_NOT_AUTHORIZED = 5  # MQTT3 3.2.2.3
+
+
+async def _last_byte(reader: asyncio.StreamReader) -> object:
+    """The code of the next answer of at most 127 bytes; without one, the connection ended."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            head = await reader.readexactly(2)
+            return (await reader.readexactly(head[1]))[-1]
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return ENDED
+
+
+@operation("mqtt", PacketType.SUBSCRIBE, SUBACK_FAILURE, "subscribe topic:a/#")
+async def mqtt_subscribe_of_3_1_1(house: House) -> Act:
+    client = await _mqtt(house, version=OLD)
+
+    async def act() -> object:
+        packet = Subscribe(client.next_id(), (Subscription("a/+", 1),))
+        await client.send(packet)
+        code = await _last_byte(client._reader)
+        return YES if code == 1 else code  # the QoS that is granted
+
+    return act
+
+
+@operation("mqtt", PacketType.CONNECT, CONNACK_NOT_AUTHORIZED, "consume cursor:session/kept-by-3-*")
+async def mqtt_kept_session_of_3_1_1(house: House) -> Act:
+    async def act() -> object:
+        reader, writer = await dial(house.ports["mqtt"])
+        name = f"kept-by-3-{next(numbers)}"
+        packet = Connect(client_id=name, version=OLD, clean_start=False, keep_alive_s=60)
+        writer.write(encode_packet(packet, OLD))
+        code = await _last_byte(reader)
+        writer.close()
+        return YES if code == 0 else code
+
+    return act
+
+
+async def _publish_once(house: House, qos: int) -> object:
+    """What a client of its own hears of one publish.
+
+    No answer can say no (MQTT3 3.3.5-2): the connection ends, so that nobody takes it for a yes.
+    """
+    client = await _mqtt(house, version=OLD)
+    await client.send(Publish(topic="a/b", payload=b"x", qos=qos, packet_id=7))
+    code = await _last_byte(client._reader)
+    client._writer.close()
+    return YES if code == 7 else code  # the end of its packet id
+
+
+@operation("mqtt", PacketType.PUBLISH, ENDED, "publish topic:a/b")
+async def mqtt_publish_at_qos_1_of_3_1_1(house: House) -> Act:
+    return lambda: _publish_once(house, 1)
+
+
+@operation("mqtt", PacketType.PUBLISH, ENDED, "publish topic:a/b")
+async def mqtt_publish_at_qos_2_of_3_1_1(house: House) -> Act:
+    return lambda: _publish_once(house, 2)
+
+
+@operation("mqtt", PacketType.PUBLISH, SILENCE, "publish topic:a/b")
+async def mqtt_publish_at_qos_0_of_3_1_1(house: House) -> Act:
+    client = await _mqtt(house, version=OLD)
+
+    async def act() -> object:
+        before = _ends(house)
+        await client.publish("a/b", "x", qos=0)
+        await client.sync()
+        return YES if _ends(house) != before else SILENCE
+
+    return act
+
+
+# -- sessions
+
+
 @operation("mqtt", PacketType.CONNECT, NOT_AUTHORIZED, "consume cursor:session/kept-*")
 async def mqtt_kept_session(house: House) -> Act:
     async def act() -> object:
@@ -134,8 +248,8 @@ async def _knock(house: House, client_id: str) -> tuple[Client, int]:
     return client, int((await client.receive(Connack)).reason)
 
 
-async def _arrives(client: Client, house: House) -> object:
-    await house.broker.publish(Message("a/b", b"x"), principal=LOCAL)
+async def _arrives(client: Client, house: House, topic: str = "a/b") -> object:
+    await house.broker.publish(Message(topic, b"x"), principal=LOCAL)
     await client.sync()
     found = [packet for packet in client._arrived if isinstance(packet, Publish)]
     for packet in found:

@@ -5,6 +5,9 @@ without rules it is done; when there is another rule it is refused; with the rig
 it is done, on what was open before; without any one of them it is refused; a rule that denies wins;
 and without rules it is done again.
 
+Each operation is also tried by peers with a name, a group, a certificate and a claim: every kind of
+selector, and `%u`, means them; `%c` is in rows of MQTT.
+
 What a protocol serves is in the table, or in `access_exceptions.py` with the test that proves why.
 """
 
@@ -21,6 +24,7 @@ from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.apis import SERVED as KAFKA_APIS
 from onelog.protocols.mqtt.handlers import HANDLERS as MQTT_PACKETS
 from onelog.protocols.mqtt.packets import Pubcomp, Publish, Pubrec, Pubrel
+from onelog.security.identity import Identity
 from tests.conformance.amqp_raw import Basic, Channel, Confirm, Raw, RawChannel, Tx
 from tests.cross.access_exceptions import EXCEPTIONS
 from tests.cross.access_operations import cases
@@ -46,6 +50,31 @@ def allowed(rights: tuple[str, ...], who: str = "anonymous") -> list[str]:
 @pytest.mark.parametrize("operation", cases(), ids=lambda row: f"{row.protocol}-{row.name}")
 async def test_an_operation_needs_its_rights_and_hears_when_they_change(tmp_path, operation):
     await _check(tmp_path, operation)
+
+
+NAMED = Identity("b", "certificate", claims=("role=writer",))
+MEANT = ("user:b", "group:lab", "certificate:b", "claim:role=writer")
+"""Each kind of selector that means those peers."""
+OTHERS = "anonymous,user:c,group:ops,certificate:c,claim:role=reader"
+
+
+@pytest.mark.parametrize("operation", cases(), ids=lambda row: f"{row.protocol}-{row.name}")
+async def test_every_kind_of_selector_means_its_peers_in_every_operation(tmp_path, operation):
+    rights, refused = operation.rights, operation.refused
+    given = allowed(operation.given, "everyone")
+    async with house(tmp_path, NAMED, groups=("lab",)) as place:
+        act = await operation.begin(place)
+        await place.only(*given, *allowed(rights, OTHERS))
+        assert await act() == refused, "what others may"
+        for who in MEANT:
+            await place.only(OTHER, *given, *allowed(rights, who))
+            assert await act() == YES, f"allowed for {who} while it was open"
+            await place.only(*given, *allowed(rights, "everyone"), f"deny {who} {rights[0]}")
+            assert await act() == refused, f"denied to {who}"
+        by_user = [right.replace(":a/b", ":a/%u") for right in rights]
+        if tuple(by_user) != rights:
+            await place.only(*given, *allowed(tuple(by_user), "everyone"))
+            assert await act() == YES, by_user
 
 
 async def _check(tmp_path, operation: Operation) -> None:

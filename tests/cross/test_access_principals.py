@@ -6,6 +6,8 @@ refused, and a rule that comes while the connection is open counts at once.
 
 from __future__ import annotations
 
+import http.client
+import json
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -46,12 +48,16 @@ def server(tmp_path_factory, authority) -> Iterator[Onelog]:
         "security.tokens.issuer=us",
         "security.tokens.audience=broker",
         'security.tokens.claims=["role"]',
+        "security.tokens.roles_claim=job",
+        'security.tokens.operators=["operator"]',
+        'security.tokens.admins=["boss"]',
+        "listeners.amqp_management.enabled=true",
         "listeners.mqtt_tls.enabled=true",
         f"{tls}.cert_file=server.pem",
         f"{tls}.key_file=server.pem",
         f"{tls}.client_ca_file=ca.pem",
         f"{tls}.client_cert=required",
-        listeners=("mqtt_tls",),
+        listeners=("mqtt_tls", "amqp_management"),
     ).start()
     for name in ("ann", "bob"):
         found.user(name, "secret-1")
@@ -70,7 +76,7 @@ def server(tmp_path_factory, authority) -> Iterator[Onelog]:
     assert not found.errors()
 
 
-def token(**claims: str) -> str:
+def token(**claims: object) -> str:
     rows = {"sub": "tess", "exp": int(time.time()) + 600, "iss": "us", "aud": "broker", **claims}
     return jwt.encode(rows, KEY, "ES256", headers={"kid": "k0"})
 
@@ -78,7 +84,8 @@ def token(**claims: str) -> str:
 def mqtt(server: Onelog, user: str = "ann", client: str = "c1", **options) -> Iterator[Try]:
     tls = options.get("tls")
     with Raw(server.ports["mqtt_tls" if tls else "mqtt"], 5, tls=tls) as raw:
-        login = {} if tls else {"username": user, "password": b"secret-1"}
+        secret = options.get("secret", "secret-1")
+        login = {} if tls else {"username": user, "password": secret.encode()}
         assert raw.connect(client_id=client, **login).connack.reason == 0
         yield lambda topic: raw.publish(topic, b"x", 1) < 0x80
 
@@ -184,22 +191,103 @@ def test_a_certificate_means_who_proved_its_name_by_one(server, authority):
         assert not attempt("of-device"), "the name alone is no certificate"
 
 
-@pytest.mark.parametrize("protocol", ["amqp", "kafka"])
-def test_a_claim_means_who_has_it_in_a_token(server, protocol):
+# -- tokens
+
+
+def oauth(server: Onelog, secret: str) -> Iterator[Try]:
+    end = time.time() + 600
+    given = {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": lambda _config: (secret, end)}
+    return kafka(server, **given)
+
+
+def asked(
+    server: Onelog, listener: str, secret: str, method: str, path: str, body: object = None
+) -> tuple[int, object]:
+    """The status and body of an answer to who shows a bearer token."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports[listener], timeout=DEADLINE_S)
+    try:
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def management(server: Onelog, secret: str) -> Iterator[Try]:
+    def publish(topic: str) -> bool:
+        body = {
+            "properties": {},
+            "routing_key": topic.replace("/", "."),
+            "payload": "x",
+            "payload_encoding": "string",
+        }
+        path = "/api/exchanges/%2F/amq.topic/publish"
+        status, told = asked(server, "amqp_management", secret, "POST", path, body)
+        assert (status == 200) or told["reason"].startswith("403 ACCESS_REFUSED"), told
+        return status == 200
+
+    yield publish
+
+
+def admin_api(server: Onelog, secret: str) -> Iterator[Try]:
+    def publish(topic: str) -> bool:
+        body = {"topic": topic, "text": "x"}
+        status, told = asked(server, "admin", secret, "POST", "/api/v1/messages", body)
+        assert status in (201, 403), told
+        return status == 201
+
+    yield publish
+
+
+TOKEN_WAYS: dict[str, Callable[[Onelog, str], Iterator[Try]]] = {
+    "mqtt": lambda server, secret: mqtt(server, "", secret=secret),
+    "mqtt with a name": lambda server, secret: mqtt(server, "tess", secret=secret),
+    "amqp": lambda server, secret: amqp(server, "", secret),
+    "kafka": oauth,
+    "management": management,
+    "admin": admin_api,
+}
+
+
+@pytest.mark.parametrize("way", TOKEN_WAYS)
+def test_a_claim_means_who_has_it_in_a_token(server, way):
     make(server, "of-writers", "of-user/tess")
     for role, may in (("writer", True), ("reader", False)):
-        text = token(role=role)
-        if protocol == "amqp":
-            attempts = amqp(server, "", text)
-        else:
-            end = time.time() + 600
-            attempts = kafka(
-                server,
-                **{
-                    "sasl.mechanisms": "OAUTHBEARER",
-                    "oauth_cb": lambda _config, text=text, end=end: (text, end),
-                },
-            )
-        for attempt in attempts:
+        for attempt in TOKEN_WAYS[way](server, token(role=role, job="operator")):
             assert attempt("of-writers") is may
             assert attempt("of-user/tess")
+
+
+def test_the_management_api_takes_a_token_for_what_its_owner_may(server):
+    def ask(secret: str, method: str, path: str, body: object = None) -> int:
+        return asked(server, "amqp_management", secret, method, f"/api{path}", body)[0]
+
+    plain, boss = token(role="writer"), token(job="boss")
+    told = asked(server, "amqp_management", plain, "GET", "/api/whoami")
+    assert told == (200, {"name": "tess", "tags": ["management"]})
+    told = asked(server, "amqp_management", boss, "GET", "/api/whoami")
+    assert told == (200, {"name": "tess", "tags": ["administrator"]})
+    assert ask(plain, "GET", "/queues") == 401, "there are rules, and none gives it"
+    assert ask(boss, "GET", "/queues") == 200
+    assert ask(boss, "GET", "/aliveness-test/%2F") == 200
+    server.command("acl", "add", "deny", "user:tess", "admin", "server", "--name", "not-tess")
+    assert ask(boss, "GET", "/queues") == 401, "deny wins"
+    server.command("acl", "remove", "not-tess")
+    own = {"password": "long-enough", "tags": ""}
+    server.command("acl", "add", "allow", "claim:role=writer", "admin", "server", "--name", "may")
+    assert ask(plain, "GET", "/queues") == 200, "a rule about its claim"
+    assert ask(plain, "PUT", "/users/tess", own) == 401, "it makes no login that lasts"
+    server.command("acl", "remove", "may")
+    assert "tess" not in server.command("user", "list")
+    assert ask(boss, "PUT", "/users/new-one", own) == 201
+    assert ask(boss, "DELETE", "/users/new-one") == 204
+
+
+@pytest.mark.parametrize("listener", ["amqp_management", "admin"])
+def test_a_token_that_does_not_count_is_no_login_and_never_taken_for_none(server, listener):
+    path = "/api/whoami" if listener == "amqp_management" else "/api/v1/session"
+    expired = {"exp": int(time.time()) - 60}
+    for secret in (token(**expired), token(aud="other"), token(iss="them"), "a.b.c", "abc", ""):
+        assert asked(server, listener, secret, "GET", path)[0] == 401, secret

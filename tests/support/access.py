@@ -19,6 +19,7 @@ from onelog.protocols.kafka.server import KafkaServer
 from onelog.protocols.mqtt.server import MqttServer
 from onelog.security.access.rules import Rule, make_rule
 from onelog.security.authenticator import Authenticator
+from onelog.security.identity import ANONYMOUS, Identity
 from tests.support.brokers import FAST
 
 
@@ -49,8 +50,13 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(path: Path) -> AsyncIterator[House]:
-    """A house for the length of a block, on ports of its own."""
+async def house(
+    path: Path, peers: Identity = ANONYMOUS, groups: tuple[str, ...] = ()
+) -> AsyncIterator[House]:
+    """A house for the length of a block, on ports of its own.
+
+    `peers`: the identity of who comes without a login, with these groups.
+    """
     clock = SystemClock()
     path.mkdir(parents=True, exist_ok=True)
     listeners = Listeners(
@@ -63,6 +69,9 @@ async def house(path: Path) -> AsyncIterator[House]:
         authenticator = await Authenticator.open(broker.store, clock)
         closing.push_async_callback(authenticator.close)
         broker.access.know_users(authenticator)
+        if peers is not ANONYMOUS:
+            authenticator.anonymous = lambda **_asked: peers  # type: ignore[method-assign]
+            broker.access.groups_of = lambda name: groups if name == peers.name else ()
         servers: dict[str, Any] = {}
         for name, make in (("mqtt", MqttServer), ("kafka", KafkaServer), ("amqp", AmqpServer)):
             server = make(config, clock)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, Literal, Protocol
 
-from onelog.broker import AuditSink
+from onelog.broker import AuditSink, Principal
 from onelog.security.access.listing import AccessList
 
 API_VERSION: Final = "3.10.8"
@@ -41,8 +41,11 @@ class Amqp(Protocol):
         """What notes changes and failed logins."""
         ...
 
-    def check_administrator(self, user: str) -> None:
-        """Raise NotAuthorized unless a user may see and change all of it."""
+    def check_administrator(self, asker: Principal, *, by_token: bool) -> None:
+        """Raise NotAuthorized unless a user may see and change all of it.
+
+        `by_token`: its token says that it is an administrator.
+        """
         ...
 
     async def totals(self) -> Row:
@@ -98,9 +101,9 @@ class Amqp(Protocol):
         routing_key: str,
         properties: Row,
         body: bytes,
-        who: tuple[str, str],
+        who: tuple[str, Principal],
     ) -> bool:
-        """Publish a message; whether a queue took it. `who`: the name given, the user's."""
+        """Publish a message; whether a queue took it. `who`: the name given, and who it is."""
         ...
 
     def queues(self, vhost: str | None) -> Iterator[Row]:

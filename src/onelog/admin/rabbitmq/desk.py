@@ -18,6 +18,7 @@ from onelog.base.errors import NotAuthenticated, Unavailable
 from onelog.broker import AuditEvent, note_failed_login, outcome_of
 from onelog.observe import Health, Troubles
 from onelog.security.authenticator import Authenticator
+from onelog.security.roles import AdminRole
 
 Handler = Callable[[Request], Awaitable[Response]]
 Table = Mapping[str, Mapping[str, Handler]]
@@ -60,6 +61,11 @@ class Desk:
             raise Unavailable("the broker is still starting; ask again soon")
         return self._authenticator
 
+    def is_administrator(self, who: Who) -> bool:
+        """Whether somebody may change users: an administrator here, or by its token."""
+        known = self.authenticator.is_administrator(who.user)
+        return known or who.identity.role is AdminRole.ADMIN
+
     def routes(self, table: Table) -> list[Route]:
         """Routes that ask who it is, then do what the table says."""
         return [self._route(path, methods) for path, methods in table.items()]
@@ -69,7 +75,8 @@ class Desk:
             who = request.state.who = await self._log_in(request)
             try:
                 if path not in _OPEN_PATHS:
-                    self.amqp.check_administrator(who.user)
+                    by_token = who.identity.role is AdminRole.ADMIN
+                    self.amqp.check_administrator(who.principal, by_token=by_token)
                 found = await methods["GET" if request.method == "HEAD" else request.method](
                     request
                 )

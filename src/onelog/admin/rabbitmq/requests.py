@@ -16,7 +16,9 @@ from starlette.requests import Request
 
 from onelog.admin.bodies import body_bound, bounded_body, too_long
 from onelog.base.errors import InvalidRequest, NotAuthenticated, NotFound
+from onelog.broker import Principal
 from onelog.security.authenticator import Authenticator
+from onelog.security.identity import Identity
 
 Row = dict[str, Any]
 
@@ -40,10 +42,20 @@ class BadRequest(InvalidRequest):
 
 
 class Who(msgspec.Struct, frozen=True):
-    """Who asks: the name that was given, and the user that it is."""
+    """Who asks: the name that was given, and the identity that it proved."""
 
     name: str
-    user: str
+    identity: Identity
+
+    @property
+    def user(self) -> str:
+        """The user's name."""
+        return self.identity.name
+
+    @property
+    def principal(self) -> Principal:
+        """Who rights are asked for."""
+        return self.identity.principal("amqp")
 
 
 def part(request: Request, name: str) -> str:
@@ -128,38 +140,48 @@ def query_flag(request: Request, name: str) -> bool:
 
 
 async def log_in(request: Request, authenticator: Authenticator) -> Who:
-    """Who asks, by HTTP basic authentication. Raises NotAuthenticated, BadRequest.
+    """Who asks, by a bearer token or HTTP basic authentication. Raises NotAuthenticated,
+    BadRequest.
 
-    Without credentials, or with those that every client has by default and nobody here, it is a
-    peer without a name, where such may come.
+    As in AMQP, a token also counts as the password of any name. Without credentials, or with those
+    that every client has by default and nobody here, it is a peer without a name, where such may
+    come.
     """
     given = request.headers.get("authorization")
-    name, secret = _basic(given) if given is not None else ("", b"")
+    name, secret = _credentials(given) if given is not None else ("", b"")
     host = "" if request.client is None else request.client.host
-    if name:
+    if name or secret:
         authenticator.bans.check(host)  # first: else a remembered password can be guessed for ever
     known = authenticator.recall(name, secret)
     if known is not None:
-        return Who(name, known.name)
-    if not name or ((name, secret) == ("guest", b"guest") and not authenticator.knows("guest")):
+        return Who(name, known)
+    is_default = (name, secret) == ("guest", b"guest") and not authenticator.knows("guest")
+    if is_default or not (name or secret):
         found = authenticator.anonymous(listener_is_loopback=True, peer_host=host or None)
-        return Who(name or found.name, found.name)
+        return Who(name or found.name, found)
+    if not name or (secret.count(b".") == 2 and authenticator.takes_tokens):
+        token = secret.decode("ascii", "replace")
+        found = await authenticator.bans.guard(host, lambda: authenticator.token(token))
+        return Who(found.name, found)  # with a token, clients give any name
     found = await authenticator.bans.guard(host, lambda: authenticator.password(name, secret))
-    return Who(name, found.name)
+    return Who(name, found)
 
 
 def claimed_name(request: Request) -> str:
     """The name that a request gives, whether or not it is true; empty: none."""
     try:
-        return _basic(request.headers.get("authorization", ""))[0]
+        return _credentials(request.headers.get("authorization", ""))[0]
     except (NotAuthenticated, BadRequest):
         return ""
 
 
-def _basic(header: str) -> tuple[str, bytes]:
+def _credentials(header: str) -> tuple[str, bytes]:
+    """A name and its secret; a bearer token is a secret without a name."""
     scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return "", value.strip().encode()
     if scheme.lower() != "basic":
-        raise NotAuthenticated("only basic authentication is taken here")
+        raise NotAuthenticated("only basic authentication and bearer tokens are taken here")
     try:
         name, found, secret = base64.b64decode(value.strip(), validate=True).partition(b":")
         if found:

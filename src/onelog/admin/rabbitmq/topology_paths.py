@@ -177,7 +177,7 @@ class TopologyPaths:
                 _short(text(body, "routing_key"), "routing_key"),
                 _properties(body["properties"] or {}),
                 _payload(body),
-                (who.name, who.user),
+                (who.name, who.principal),
             )
         except NotFound as error:
             raise BadRequest(f"404 NOT_FOUND - {error}") from None

@@ -45,7 +45,7 @@ def wants_administrator(tags: Any) -> bool:
 
 def need_administrator(desk: Desk, request: Request) -> None:
     """Refuse who may not change other users. Raises NotAuthorized."""
-    if not desk.authenticator.is_administrator(who_asks(request).user):
+    if not desk.is_administrator(who_asks(request)):
         raise NotAuthorized("only an administrator may do that")
 
 
@@ -120,8 +120,7 @@ class UserPaths:
     async def whoami(self, request: Request) -> Response:
         """Who asks."""
         who = who_asks(request)
-        is_administrator = self._desk.authenticator.is_administrator(who.user)
-        return one(request, {"name": who.name, "tags": tags_of(is_administrator)})
+        return one(request, {"name": who.name, "tags": tags_of(self._desk.is_administrator(who))})
 
     async def _names(self) -> list[str]:
         return [row.name for row in await self._users.infos()]
@@ -153,9 +152,11 @@ class UserPaths:
             )
         name = part(request, "user")
         authenticator = self._desk.authenticator
-        asker = who_asks(request).user
+        asker = who_asks(request)
         administrator = wants_administrator(body["tags"])
-        own = asker == name and not authenticator.is_administrator(asker)
+        # A login that ends, as one by token, makes no login that lasts.
+        is_lasting = asker.identity.proof == "password"
+        own = asker.user == name and is_lasting and not self._desk.is_administrator(asker)
         if not own:
             need_administrator(self._desk, request)
         check_new_password(name, password)

@@ -142,11 +142,14 @@ class AccessList:
             self._known[asked] = answer
         return answer
 
-    def denies(self, principal: Principal, action: Action, resource: str) -> bool:
-        """Whether a rule forbids this, for a topic or for a part of a filter."""
-        if self.allows(principal, action, resource):
+    def denies(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
+        """Whether a rule forbids this; of a topic: for it, or for a part of a filter."""
+        if self.allows(principal, action, resource, kind):
             return False
-        return bool(self._unreadable) or self.explain(principal, action, resource).rule is not None
+        found = self.explain(principal, action, resource, kind)
+        return bool(self._unreadable) or found.rule is not None
 
     def explain(
         self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC

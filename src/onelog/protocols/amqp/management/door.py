@@ -19,7 +19,7 @@ from onelog.base.errors import (
     OnelogError,
     ProtocolViolation,
 )
-from onelog.broker import Action, AuditSink, Kind, Principal
+from onelog.broker import LOCAL, Action, AuditSink, Kind, Principal
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.consumer import ChannelConsumer
@@ -81,10 +81,16 @@ class Management:
         """What notes changes and failed logins."""
         return self._hub.broker.audit
 
-    def check_administrator(self, user: str) -> None:
-        """Raise NotAuthorized unless a user may see and change all of it."""
-        asker, part = Principal(user, "amqp"), "management"
-        if not self._hub.broker.authorizer.allows(asker, Action.ADMIN, part, Kind.SERVER):
+    def check_administrator(self, asker: Principal, *, by_token: bool) -> None:
+        """Raise NotAuthorized unless a user may see and change all of it.
+
+        `by_token`: its token says that it is an administrator.
+        """
+        asked = (asker, Action.ADMIN, "management", Kind.SERVER)
+        if self._hub.broker.authorizer.allows(*asked):
+            return
+        if not by_token or self.access.denies(*asked):
+            user = asker.name
             raise NotAuthorized(
                 f"{user} may not use the management API: it is no administrator, and no access"
                 f" rule allows it (onelog acl add allow user:{user} admin server)"
@@ -232,7 +238,7 @@ class Management:
         routing_key: str,
         properties: Row,
         body: bytes,
-        who: tuple[str, str],
+        who: tuple[str, Principal],
     ) -> bool:
         """Publish a message. Returns whether a queue took it."""
         host = self._hosts.find(vhost)
@@ -301,7 +307,7 @@ class Management:
     async def is_alive(self, vhost: str) -> bool:
         """Whether a message that is sent to a queue comes out again."""
         await self.declare_queue(vhost, ALIVE, {"durable": False, "auto_delete": False}, {})
-        await self.publish(vhost, "", ALIVE, {}, b"test_message", ("", ""))
+        await self.publish(vhost, "", ALIVE, {}, b"test_message", ("", LOCAL))
         return bool(await self.get(vhost, ALIVE, 1, "ack_requeue_false", "auto", None))
 
     # -- bindings

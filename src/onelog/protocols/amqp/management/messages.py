@@ -52,20 +52,20 @@ async def publish(
     routing_key: str,
     properties: Properties,
     body: bytes,
-    who: tuple[str, str],
+    who: tuple[str, Principal],
 ) -> bool:
-    """Publish a message. Returns whether a queue took it. `who`: the login name, and the user's."""
+    """Publish a message. Returns whether a queue took it. `who`: the login name, and its peer."""
     limit = hub.limits.message_bytes
     if len(body) > limit:
         raise InvalidRequest(f"message size {len(body)} is larger than configured max size {limit}")
     method = commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=True)
     lead_to_topic(method, vhost.name)
     vhost.exchange_to_publish(method.exchange)
-    check_properties(properties, *who)
+    login_name, principal = who
+    check_properties(properties, login_name, principal.name)
     waiting = vhost.streams.make_ready(method.exchange)
     if waiting is not None:
         await waiting
-    principal = Principal(who[1], "amqp")
     further = extra_keys(properties.table())
     check_further_keys(hub.broker.authorizer, principal, vhost.name, method.exchange, further)
     outgoing = prepare(vhost, method, properties, body)
