@@ -16,6 +16,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import ConfigError, InvalidRequest
 from onelog.broker import Broker, BrokerSettings
+from onelog.broker.objects import SweptChain
 from onelog.config.model import Config
 from onelog.log.stream_rows import names_in_engine
 from onelog.metadata.local import HISTORY_REVISIONS, LocalStore
@@ -47,9 +48,15 @@ def named_store(settings: StoreSettings | None) -> ObjectStore | None:
         raise ConfigError(f"store.url, store.options: {error}") from error
 
 
+class StoredMetadata(LocalStore):
+    """The embedded store, whose changes lie in the object store."""
+
+    chain: SweptChain
+
+
 async def open_stored_metadata(
     settings: BrokerSettings, config: Config, clock: Clock, troubles: Troubles
-) -> MetadataStore:
+) -> StoredMetadata:
     """Open the metadata that lies in the object store; its file here is a copy. Raises ConfigError
     when there is other metadata in the data directory."""
     from onelog.metadata.chained import ChainedDatabase  # noqa: PLC0415 - only where it is chosen
@@ -66,11 +73,16 @@ async def open_stored_metadata(
     loop, path = asyncio.get_running_loop(), data_dir / METADATA_COPY
     chain = f"{node}-meta"
 
+    swept: list[SweptChain] = []
+
     def opened(made: Chain) -> None:
         ChainWatch(made, f"{objects.url} (metadata)", troubles, loop)
+        swept.append(SweptChain(objects, made.name, lambda listed: made.needed(listed, ())))
 
     make = partial(ChainedDatabase, path, HISTORY_REVISIONS, objects, chain, node, clock, opened)
-    return await LocalStore.open_made(path, clock, make)
+    store = await StoredMetadata.open_made(path, clock, make)
+    (store.chain,) = swept
+    return store
 
 
 def _chain_store(settings: BrokerSettings, config: Config) -> ObjectStore:
@@ -106,6 +118,8 @@ class ObjectAssembly:
         self._loop = asyncio.get_running_loop()
         self._broker: Broker | None = None
         self._engine: ObjectEngine | None = None
+        self._chains: ObjectStore | None = None
+        """Where the chain lies, if elsewhere."""
         self._must_exist = ""
 
     async def lazy(self, metadata: MetadataStore) -> Engine:
@@ -121,22 +135,26 @@ class ObjectAssembly:
     def _open(self) -> Engine:
         """In a thread: open the chain."""
         from onelog.storage.object import ObjectEngine  # noqa: PLC0415 - only with such streams
-        from onelog.storage.tiered import NotedCopies  # noqa: PLC0415
 
         config, settings = self._config, self._settings
-        chain_store = _chain_store(settings, config) if config.object.chain_url else None
+        self._chains = _chain_store(settings, config) if config.object.chain_url else None
         self._engine = engine = ObjectEngine(
             self._store,
             self._cache,
             object_settings(config),
             self._clock,
-            chain_store=chain_store,
+            chain_store=self._chains,
             must_exist=self._must_exist,
             plans=self._tiers.plans,
         )
         with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
             self._loop.call_soon_threadsafe(self._opened)
-        return self._tiers.beside(engine, partial(NotedCopies, engine))
+        return self._tiers.beside(engine)
+
+    def chain(self, engine: ObjectEngine) -> SweptChain:
+        """What sweeps of the engine's chain need to know."""
+        store, name = self._chains or self._store, engine.core.chain.name
+        return SweptChain(store, name, engine.needed_of_chain)
 
     def show(self, broker: Broker) -> None:
         """Let the broker's register, metrics and sweeps know the engine, once it is open."""
@@ -155,6 +173,7 @@ class ObjectAssembly:
         )
         watch.changed()
         broker.objects.keepers[DATA] = engine.needed
+        broker.objects.keep_chain(self.chain(engine))
         broker.objects.more_samples.append(lambda: engine_samples(engine))
 
 

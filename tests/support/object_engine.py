@@ -13,7 +13,7 @@ from onelog.storage.cold import PlanHold, RunCache
 from onelog.storage.engine import LogSettings, PartitionKey, in_place
 from onelog.storage.object import ObjectEngine, ObjectSettings
 from onelog.storage.segment import SegmentEngine
-from onelog.storage.tiered import NotedCopies, TieredEngine
+from onelog.storage.tiered import TieredEngine
 
 _NUMBERS = itertools.count()
 CACHE_BYTES = 64 << 20
@@ -48,7 +48,7 @@ def with_tiers(
     """An object engine whose streams may be tables; no partition lies on the disk."""
     disk = SegmentEngine(directory / "segment", clock)
     tiers = TieredEngine(disk, store, a_cache(directory), directory / "tiers", clock, **lake)
-    return tiers.beside(engine, partial(NotedCopies, engine))
+    return tiers.beside(engine)
 
 
 class InPlaceLog:

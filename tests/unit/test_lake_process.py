@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -183,9 +184,75 @@ def test_what_retention_took_leaves_the_table(client):
     assert client.recover(50)[1] == 50
 
 
-def test_typed_columns_stand_beside_the_value(tmp_path):
+def upkeep(client: LakeClient, *, snapshot_age_ms: int, start: int = 0) -> tuple[int, ...]:
+    """Files that left the table, and files that were deleted."""
+    job = UpkeepJob(
+        place=client.place, stream_id=STREAM, starts={0: start}, table_age_ms=-2,
+        snapshot_age_ms=snapshot_age_ms, now_ms=1,
+    )  # fmt: skip
+    return client.process.ask(job, PATIENCE_S).numbers
+
+
+def age_table(client: LakeClient, days: int) -> None:
+    """Let all that lies in the store have been written, and removed, days ago."""
+    moved_s = days * 86_400
+    for path in (client.folder / "store").rglob("*"):
+        if not path.is_file():
+            continue
+        if "checkpoint" in path.name:  # it says the same as the rows of the log
+            path.unlink()
+            continue
+        if path.parent.name == "_delta_log" and path.suffix == ".json":
+            text = path.read_text()
+            path.write_text(
+                re.sub(
+                    r'(?<="deletionTimestamp":)\d+',
+                    lambda told: str(int(told[0]) - moved_s * 1000),
+                    text,
+                )
+            )
+        os.utime(path, (time.time() - moved_s,) * 2)
+
+
+def snapshots(client: LakeClient) -> int:
+    """States of an Iceberg table that may be asked for."""
+    place = client.place
+    catalog = load_catalog("onelog", type="sql", uri=place.catalog, warehouse=place.warehouse)
+    return len(catalog.load_table(place.table).metadata.snapshots)
+
+
+def test_snapshots_expire_and_files_that_only_they_named_are_deleted(client):
+    """And so are files that a crash left before any commit named them."""
+    is_iceberg = client.place.format == "iceberg"
+    rows, before = [], -1
+    for at in range(3):
+        rows.append(client.convert(batches(at * 30, 3)))
+        client.commit(rows[-1], before=before)
+        before = rows[-1].end
+    orphan = client.convert(batches(90, 3)).file
+    files = [Path(path.removeprefix("file://")) for path in (*(r.file for r in rows), orphan)]
+    assert upkeep(client, snapshot_age_ms=-1, start=30) == (1, 0)
+    assert [path.exists() for path in files] == [True] * 4
+    assert upkeep(client, snapshot_age_ms=86_400_000, start=30) == (0, 0), "all of it is young"
+    if is_iceberg:
+        assert snapshots(client) > 3
+    age_table(client, 3)
+    removed, deleted = upkeep(client, snapshot_age_ms=0, start=30)
+    assert removed == 0
+    assert deleted >= 2
+    assert [path.exists() for path in files] == [False, True, True, False]
+    if is_iceberg:
+        assert snapshots(client) == 1
+    assert offsets(client) == list(range(30, 90))
+    assert client.bring(rows[1], 30)[2] == batches(30, 3)
+    client.commit(client.convert(batches(90, 3)), before=90, known=(rows[1].file, rows[2].file))
+    assert offsets(client) == list(range(30, 120))
+
+
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_typed_columns_stand_beside_the_value(tmp_path, table_format):
     process = lake_process(tmp_path)
-    place = place_of(tmp_path, "iceberg", columns="json: temp double, n bigint, at timestamp")
+    place = place_of(tmp_path, table_format, columns="json: temp double, n bigint, at timestamp")
     client = LakeClient(process, place, tmp_path)
     values = [b'{"temp": 1.5, "n": 7, "at": "2026-01-02T03:04:05Z"}', b'{"temp": "x"}', b"no", None]
     data = build_batch([(None, None, value, (), 1) for value in values])
@@ -198,6 +265,8 @@ def test_typed_columns_stand_beside_the_value(tmp_path):
         process.close()
     assert rows.column("temp").to_pylist() == [1.5, None, None, None]
     assert rows.column("n").to_pylist() == [7, None, None, None]
+    at = rows.column("at").to_pylist()
+    assert (at[0].isoformat(), at[1:]) == ("2026-01-02T03:04:05+00:00", [None] * 3)
     assert rows.column("value").to_pylist() == values
 
 

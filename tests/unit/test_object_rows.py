@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from onelog.base.clock import ManualClock
+from onelog.base.errors import OnelogError
 from onelog.base.ids import PartitionId
 from onelog.kernel import scan_batches
+from onelog.objects import names
 from onelog.objects.store import ObjectStore
+from onelog.objects.sweeping import sweep
 from onelog.storage.cold import DoomedHold, PlanHold
 from onelog.storage.cold.plans import SLACK_MS
 from onelog.storage.engine import LogSettings, PartitionKey
@@ -129,3 +132,33 @@ def test_plans_that_follow_each_other_do_not_hold_an_object_for_ever() -> None:
         hold.until(now, now + HOUR_MS)
     assert hold.due_ms(1000, 50) == 1000 + HOUR_MS  # later plans do not name it
     assert hold.due_ms(1000, 2 * HOUR_MS) == 1000 + 2 * HOUR_MS
+
+
+def test_a_sweep_takes_what_older_epochs_left_and_nothing_that_counts(engine, store, tmp_path):
+    log = engine.open(KEYS[0], LogSettings())
+    fill(log, 5)
+    log.sync()
+    new = object_engine(store, tmp_path)
+    late = [  # of a writer that was fenced and has not noticed: some came after the deletion
+        names.chain_wal("0", 1, 90),
+        names.chain_checkpoint("0", 1, 80),
+        names.chain_base("0", 1),
+    ]
+    new.upkeep.work()
+    for name in late:
+        store.put(name, [b"late"])
+    others = [names.chain_wal("7", 1, 90), names.chain_wal("0", 9, 1), f"{names.CHAINS}0/else"]
+    for name in others:
+        store.put(name, [b"not ours to judge"])
+    keepers = {names.CHAINS: new.needed_of_chain}
+    before = {row.name for row in store.list(names.CHAINS)}
+    swept = sweep(store, keepers, age_ms=-1000)
+    assert set(swept.names) == set(late)
+    assert {row.name for row in store.list(names.CHAINS)} == before - set(late)
+    store.delete(others)
+    last = object_engine(store, tmp_path)
+    assert last.open(KEYS[0], LogSettings()).end_offset == 5
+    for writer in (new, last):
+        writer.close()
+    with pytest.raises(OnelogError):
+        sweep(store, keepers, age_ms=-1000)  # a broker that ended, or was fenced, cannot tell

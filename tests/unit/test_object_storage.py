@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from functools import partial
+from unittest.mock import patch
 
 import pytest
 
 from onelog.base.clock import SystemClock
 from onelog.base.errors import ColdUnavailable, InvalidRequest, StorageError
-from onelog.broker.objects import Objects
+from onelog.broker import objects as objects_module
+from onelog.broker.objects import SWEEP, Objects, SweptChain
 from onelog.log.couriers import RemoteCouriers
 from onelog.objects.access import Buffer
 from onelog.objects.counts import Prices
 from onelog.objects.memory import MemoryAccess
+from onelog.objects.names import chain_wal
 from onelog.objects.probe import probe
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.objects.sweeping import sweep
@@ -114,3 +119,55 @@ def test_an_option_that_obstore_does_not_take_is_an_error_in_words(option):
     with pytest.raises(InvalidRequest, match=r"s3://b/p.* cannot be used: ") as refused:
         open_store(StoreSettings(url="s3://b/p", options={name: value}))
     assert "Debug source" not in str(refused.value)
+
+
+async def test_a_sweep_goes_over_chains_wherever_they_lie(store):
+    elsewhere = open_store(StoreSettings(url=f"memory://{uuid.uuid4()}"))
+    objects = objects_of(store)
+    asked: list[str] = []
+
+    def keep(listed):
+        asked.extend(listed)
+        return ()
+
+    for where, chain in ((store, "0-meta"), (elsewhere, "0")):
+        where.put(chain_wal(chain, 1, 1), [b"x"])
+        objects.keep_chain(SweptChain(where, chain, keep))
+    assert (await objects.sweep(dry_run=False)).young == 2
+    assert not asked, "what is younger than a day is left to its writer"
+    with patch.object(objects_module, "sweep", partial(sweep, age_ms=-1000)):
+        found = await objects.sweep(dry_run=True)
+        assert (found.seen, found.deleted, found.deleted_bytes, found.dry_run) == (2, 2, 2, True)
+        assert found.names == (chain_wal("0-meta", 1, 1), chain_wal("0", 1, 1))
+        assert (await objects.sweep(dry_run=False)).deleted == 2
+    assert not [*store.list(""), *elsewhere.list("")]
+    await objects.close()
+
+
+async def test_the_daily_sweep_goes_on_after_a_day_that_failed(store):
+    objects = objects_of(store)
+    days: list[int] = []
+    swept = asyncio.Event()
+
+    def keep(_listed):
+        days.append(len(days))
+        if len(days) == 1:
+            raise ColdUnavailable("the first day the store is away")
+        return ()
+
+    def day(*args, **words):
+        found = sweep(*args, **{**words, "age_ms": -1000, "pause_s": 0})
+        loop.call_soon_threadsafe(swept.set)
+        return found
+
+    loop = asyncio.get_running_loop()
+    store.put("t/left", [b"x"])
+    objects.keepers["t/"] = keep
+    with patch.multiple(objects_module, _SWEEPS_S=(0, 0.01), sweep=day):
+        objects.sweep_daily()
+        async with asyncio.timeout(30):
+            await swept.wait()
+        await objects.close()
+    assert days[:2] == [0, 1]
+    assert not list(store.list("t/"))
+    assert objects._troubles.count(SWEEP) == 1

@@ -10,13 +10,15 @@ import pytest
 
 from onelog.base import faults
 from onelog.base.errors import ColdUnavailable, Fenced, InvalidRequest
-from onelog.base.ids import Offset
+from onelog.base.ids import Offset, PartitionId
 from onelog.objects import names
+from onelog.storage.engine import PartitionKey
 from tests.batches import append, make_batch, read_all, spans
 from tests.support.lakehouses import LakeSite, table_settings
 from tests.support.tiers import KEY, Owner
 
 BOUND_S = 20.0
+OTHER = PartitionKey("s-2", PartitionId(0))
 
 
 @pytest.fixture(params=["iceberg", "delta"])
@@ -177,3 +179,56 @@ def test_numbers_are_told_while_a_change_waits_for_the_store(site):
         thread.join(BOUND_S)
     assert outcome == [None]
     assert log.start_offset == 15
+
+
+def delete(engine) -> None:
+    """Let a partition go whose rows are in the table."""
+    log = engine.open(KEY, table_settings("delta"))
+    write(log, 3)
+    upload(log)
+    log.tier.trim_local(Offset(30))
+    log.close()
+    engine.delete(KEY)
+
+
+@pytest.mark.parametrize("site", ["delta"], indirect=True)
+def test_a_deletion_is_finished_by_a_broker_with_an_empty_directory(site):
+    delete(site.engine("a"))
+    site.close()
+    engine = site.engine("b")
+    assert engine.deleted.keys() == [KEY]
+    assert engine.partitions() == []
+    assert engine.deleted.bury(site.clock.now_ms(), 60_000) == 0, "its objects have a grace time"
+    append(engine.open(OTHER, table_settings("delta")), make_batch(0, 10, size=400))
+    engine._inner.upkeep.settle()
+    engine._inner.upkeep.checkpoint()
+    site.close()
+    site.clock.advance(61)
+    engine = site.engine("c")
+    assert listed(engine, names.FRAMES)
+    assert engine.deleted.bury(site.clock.now_ms(), 60_000) > 0
+    assert listed(engine, names.FRAMES) == listed(engine, names.MANIFESTS) == []
+    site.close()
+    assert site.engine("d").deleted.keys() == []
+    assert site.offsets() == list(range(30)), "the table is left to those who ask it"
+
+
+@pytest.mark.parametrize("site", ["delta"], indirect=True)
+def test_a_crash_between_the_note_of_a_deletion_and_the_deletion_leaves_nothing_unnamed(
+    site, monkeypatch
+):
+    engine = site.engine("a")
+
+    def crash(_key):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._inner, "delete", crash)
+    with pytest.raises(KeyboardInterrupt):
+        delete(engine)
+    site.close()
+    engine = site.engine("b")
+    assert engine.deleted.keys() == engine.partitions() == [KEY]
+    engine.delete(KEY)  # as a start does with a stream that the metadata no longer has
+    assert engine.deleted.bury(site.clock.now_ms() + 10, 0) > 0
+    assert listed(engine, names.FRAMES) == listed(engine, names.MANIFESTS) == []
+    assert engine.deleted.keys() == engine.partitions() == []

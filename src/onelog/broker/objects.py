@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,9 +20,10 @@ from onelog.log.couriers import RemoteCouriers
 from onelog.log.pool import Pool
 from onelog.log.store_restore import BucketStream, StoreRestore
 from onelog.objects.counts import KINDS, Prices, Usage
+from onelog.objects.names import chains_of
 from onelog.objects.probe import Probed, probe
 from onelog.objects.store import ObjectStore
-from onelog.objects.sweeping import Keeper, Swept, sweep
+from onelog.objects.sweeping import Keeper, Swept, sweep, together
 from onelog.observe.metrics import Sample
 from onelog.observe.troubles import Troubles
 
@@ -34,6 +35,7 @@ __all__ = [
     "Probed",
     "StoreStatus",
     "Swept",
+    "SweptChain",
 ]
 
 NO_PRICES: Final = Prices(0, 0, 0, 0, 0, 0)
@@ -43,6 +45,14 @@ _SWEEPS_S: Final = (3600.0, 24 * 3600.0)
 """The first sweep after a start, and those after it."""
 _SWEEP_PAUSE_S: Final = 0.2
 """After each thousand names: a sweep is in no hurry."""
+
+
+class SweptChain(NamedTuple):
+    """A chain whose older epochs may have left objects."""
+
+    store: ObjectStore
+    name: str
+    keeper: Keeper
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +111,7 @@ class Objects:
         self.store: ObjectStore | None = None
         self.keepers: dict[str, Keeper] = {}
         """Who says which objects of a folder (`t/`) are needed; who writes them adds itself."""
+        self._chains: list[SweptChain] = []
         self.more_samples: list[Callable[[], Iterable[Sample]]] = []
         """Metrics of those that write to the store."""
         self.restoring: StoreRestore | None = None
@@ -164,9 +175,22 @@ class Objects:
     async def sweep(self, *, dry_run: bool) -> Swept:
         """Delete what nothing names."""
         store, keepers = self._opened(), dict(self.keepers)
+        sweeps = [(store, keepers)]
+        for chain in self._chains:
+            own = {chains_of(chain.name): chain.keeper}
+            if chain.store.url == store.url:
+                keepers.update(own)
+            else:
+                sweeps.append((chain.store, own))
         return await self._pool().run(
-            lambda: sweep(store, keepers, dry_run=dry_run, pause_s=_SWEEP_PAUSE_S)
+            lambda: together(
+                sweep(one, asked, dry_run=dry_run, pause_s=_SWEEP_PAUSE_S) for one, asked in sweeps
+            )
         )
+
+    def keep_chain(self, chain: SweptChain) -> None:
+        """Let sweeps take what older epochs of a chain left, wherever it lies."""
+        self._chains.append(chain)
 
     def sweep_daily(self) -> None:
         """From now on, delete each day what nothing names."""

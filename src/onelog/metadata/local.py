@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from onelog.base.clock import Clock
 from onelog.base.errors import Closed, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
@@ -65,9 +65,7 @@ class LocalStore:
         return await cls.open_made(file, clock, partial(LocalDatabase, file, history_revisions))
 
     @classmethod
-    async def open_made(
-        cls, path: Path, clock: Clock, make: Callable[[], LocalDatabase]
-    ) -> LocalStore:
+    async def open_made(cls, path: Path, clock: Clock, make: Callable[[], LocalDatabase]) -> Self:
         """Open the store on a database that `make` opens, in the store's own thread."""
         store = cls(path, clock, make)
         try:

@@ -362,6 +362,12 @@ class Chain:
         """Delete what older epochs left; see `ChainUpkeep`."""
         run_steps(self.upkeep.delete_older_epochs(wanted), self._store)
 
+    def needed(self, listed: Sequence[str], wanted: Collection[ChainPlace]) -> Collection[str]:
+        """Which of these objects are needed; see `ChainUpkeep`. Raises why the chain has ended."""
+        with self.lock:
+            self.check()
+        return self.upkeep.needed(listed, wanted)
+
     # The end.
 
     def hurry(self) -> None:

@@ -8,7 +8,7 @@ generators without IO (`chain_requests.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from onelog.base.errors import StoreFenced
@@ -58,13 +58,21 @@ class ChainUpkeep:
     def delete_older_epochs(self, wanted: Collection[ChainPlace]) -> Steps[None]:
         """Delete what older epochs left, except the objects of `wanted`: those that the newest
         checkpoint of this epoch refers to."""
-        needed = {*wanted, *self.fences}
-        doomed = []
-        for name, _size_bytes in (yield ListNames(names.chains_of(self._name), None)):
-            place = names.parse_chain(name)
-            if place is None or place.epoch >= self._epoch or place.kind == "open":
-                continue
-            if place.kind != "w" or ChainPlace(place.epoch, place.seq) not in needed:
-                doomed.append(name)
+        listed = [row[0] for row in (yield ListNames(names.chains_of(self._name), None))]
+        needed = set(self.needed(listed, wanted))
+        doomed = [name for name in listed if name not in needed]
         if doomed:
             yield DeleteObjects(tuple(doomed))
+
+    def needed(self, listed: Sequence[str], wanted: Collection[ChainPlace]) -> Collection[str]:
+        """Which of these objects are needed, or not ours to judge. `wanted` as above: an opening,
+        a fence, what the newest checkpoint refers to, and all of this epoch."""
+        kept = {*wanted, *self.fences}
+        return [name for name in listed if self._is_needed(names.parse_chain(name), kept)]
+
+    def _is_needed(self, place: names.ChainName | None, kept: Collection[ChainPlace]) -> bool:
+        if place is None or place.node != self._name or place.epoch >= self._epoch:
+            return True
+        if place.kind == "w":
+            return ChainPlace(place.epoch, place.seq) in kept
+        return place.kind == "open"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -25,6 +25,8 @@ raise."""
 AGE_MS: Final = 24 * 3600 * 1000
 PROBES: Final = "probe/"
 _GROUP: Final = 1000
+_NAMES: Final = 100
+"""Names that are told."""
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,19 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     """The first of them."""
     dry_run: bool = False
+
+
+def together(sweeps: Iterable[Swept]) -> Swept:
+    """What several sweeps found."""
+    parts = list(sweeps)
+    return Swept(
+        seen=sum(part.seen for part in parts),
+        young=sum(part.young for part in parts),
+        deleted=sum(part.deleted for part in parts),
+        deleted_bytes=sum(part.deleted_bytes for part in parts),
+        names=tuple(itertools.chain.from_iterable(part.names for part in parts))[:_NAMES],
+        dry_run=all(part.dry_run for part in parts),
+    )
 
 
 def sweep(
@@ -65,7 +80,7 @@ def sweep(
                 young=found.young + len(group) - len(old),
                 deleted=found.deleted + len(doomed),
                 deleted_bytes=found.deleted_bytes + sum(row.size_bytes for row in doomed),
-                names=(*found.names, *(row.name for row in doomed))[:100],
+                names=(*found.names, *(row.name for row in doomed))[:_NAMES],
                 dry_run=dry_run,
             )
             time.sleep(pause_s)

@@ -145,6 +145,13 @@ class ObjectEngine:
             content.states = kept_states(content.states, fresh)
             self.core.chain.note(StateNote(*content.name, fresh.kind, fresh.offset, fresh.blob))
 
+    def kept_copies(self, prefix: str) -> list[PartitionKey]:
+        """Under which keys copies are kept whose stream ids begin so; none if the chain ended."""
+        with self.core.chain.lock:
+            if self.core.chain.error is not None:
+                return []
+            return sorted(key for key in self.core.contents if key.stream_id.startswith(prefix))
+
     def wait(self) -> None:
         """Block until what was kept is in the store, for a bounded time."""
         self.core.wait()
@@ -176,6 +183,10 @@ class ObjectEngine:
         """There are no files here: copy the bucket."""
         del cuts, into
         return {}
+
+    def needed_of_chain(self, listed: Sequence[str]) -> Collection[str]:
+        """Which of these objects of chains are needed: for the sweep."""
+        return self.core.chain.needed(listed, self.core.checkpoint_wanted)
 
     def needed(self, listed: Sequence[str]) -> Collection[str]:
         """Which of these data objects are named by the log, or will be: for the sweep."""

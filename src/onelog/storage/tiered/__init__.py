@@ -4,7 +4,6 @@ Rules: a user of this package sees one log; only the floor that decides when seg
 two places. The wrapped engine hardly notices.
 """
 
-from onelog.storage.tiered.copies import NotedCopies
 from onelog.storage.tiered.engine import TieredEngine
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.restoring import (
@@ -15,7 +14,6 @@ from onelog.storage.tiered.restoring import (
 )
 
 __all__ = [
-    "NotedCopies",
     "StoredPartition",
     "TieredEngine",
     "TieredLog",

@@ -118,6 +118,14 @@ class CopyNotes(Protocol):
         """Keep this, before whatever is written afterwards. Does not block."""
         ...
 
+    def kept_copies(self, prefix: str) -> list[PartitionKey]:
+        """Under which keys copies are kept whose stream ids begin so; none if it cannot write."""
+        ...
+
+    def delete(self, key: PartitionKey) -> None:
+        """Delete a partition, and what is kept of it."""
+        ...
+
     def wait(self) -> None:
         """Block until what was kept is durable."""
         ...

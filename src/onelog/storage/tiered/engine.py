@@ -1,7 +1,7 @@
 """The tiered engine: it wraps an engine and gives each of its partitions a tier.
 
 Rules: opening asks the store nothing. A partition that never had a tier has no file of one. Where a
-partition is deleted, a note stays until its objects are deleted, too (`deleted.py`).
+partition is deleted, a note stays there until its objects are deleted, too (`deleted.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from onelog.base.clock import Clock
@@ -25,9 +26,9 @@ from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.files import OpenFile, sync_directory
 from onelog.storage.tables import Tables
 from onelog.storage.tiered.commits import HOUSE_BYTES, KEPT
-from onelog.storage.tiered.copies import FIRST_NAME, TierCopies, TierFiles
-from onelog.storage.tiered.deleted import DeletedTiers
-from onelog.storage.tiered.inner import LocalEngine, MovingEngine
+from onelog.storage.tiered.copies import FIRST_NAME, NotedCopies, TierCopies, TierFiles
+from onelog.storage.tiered.deleted import ChainNotes, DeletedTiers, DeletionNotes, NoteFiles
+from onelog.storage.tiered.inner import KeepingEngine, LocalEngine, MovingEngine
 from onelog.storage.tiered.moving import PartitionTier
 from onelog.storage.tiered.partition import TieredLog
 from onelog.storage.tiered.state import TierState
@@ -71,8 +72,9 @@ class TieredEngine:
         `tables` writes them."""
         self.store = store
         self.cache = cache
-        self.deleted = DeletedTiers(folder / "deleted", store)
-        """Objects of partitions that were deleted."""
+        self._deletions: DeletionNotes = NoteFiles(folder / "deleted")
+        self.deleted = DeletedTiers(store, self._deletions)
+        """Objects of partitions that were deleted, of all engines beside this one, too."""
         self.house = _house_of(folder / "house")
         """Says which data directory this is, in every manifest that it writes."""
         self.plans = PlanHold(folder / "plans", clock.now_ms())
@@ -88,13 +90,13 @@ class TieredEngine:
         self._lock = threading.Lock()
         self._tiers: dict[PartitionKey, PartitionTier] = {}
 
-    def beside(
-        self, inner: MovingEngine, copies: Callable[[PartitionKey], TierCopies]
-    ) -> TieredEngine:
-        """An engine for the partitions of another engine, with the same store, cache, tables and
-        notes. `copies` keeps what is known of a partition. This one is closed after it."""
+    def beside(self, inner: KeepingEngine) -> TieredEngine:
+        """An engine for the partitions of another engine, which keeps what is known of them, with
+        the same store, cache, tables and buried objects. This one is closed after it."""
         made = copy.copy(self)
-        made._inner, made._copies, made._is_beside = inner, copies, True
+        made._inner, made._copies, made._is_beside = inner, partial(NotedCopies, inner), True
+        made._deletions = ChainNotes(inner)
+        self.deleted.also(made._deletions)
         return made
 
     def open(self, key: PartitionKey, settings: LogSettings) -> TieredLog:
@@ -123,7 +125,7 @@ class TieredEngine:
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition; its objects go later. No error if it does not exist."""
-        self.deleted.note(key, self._copies(key), self._clock.now_ms())
+        self.deleted.note(key, self._copies(key), self._deletions, self._clock.now_ms())
         self._inner.delete(key)
         with self._lock:
             self._tiers.pop(key, None)

@@ -22,6 +22,7 @@ from onelog.storage.engine import (
     SegmentInfo,
 )
 from onelog.storage.tables import SealedFile
+from onelog.storage.tiered.copies import CopyNotes
 
 
 class LocalLog(PartitionLog, Protocol):
@@ -49,6 +50,10 @@ class MovingEngine(Engine, Protocol):
     def open(self, key: PartitionKey, settings: LogSettings) -> LocalLog:
         """See `Engine`."""
         ...
+
+
+class KeepingEngine(MovingEngine, CopyNotes, Protocol):
+    """Such an engine without a disk, which keeps what is known of tiers itself."""
 
 
 class LocalEngine(MovingEngine, Protocol):
