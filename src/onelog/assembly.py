@@ -51,13 +51,7 @@ from onelog.log.store_restore import StoreRestore
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.net.binding import words
-from onelog.object_assembly import (
-    METADATA_COPY,
-    ObjectAssembly,
-    StoredMetadata,
-    named_store,
-    open_stored_metadata,
-)
+from onelog.object_assembly import METADATA_COPY, ObjectAssembly, named_store, open_stored_metadata
 from onelog.objects.counts import Prices
 from onelog.objects.store import StoreSettings
 from onelog.objects.sweeping import store_now_ms
@@ -332,8 +326,6 @@ async def open_broker(  # noqa: PLR0913 - each is named by the caller
     if objects is not None:
         assert tiers is not None
         broker.objects.restoring = _restoring(broker, objects, segment, tiers)
-        if isinstance(store, StoredMetadata):
-            broker.objects.keep_chain(store.chain)
         broker.objects.sweep_daily()
     if engine is not None:
         engine.show(broker)

@@ -118,12 +118,16 @@ class ObjectAssembly:
         self._loop = asyncio.get_running_loop()
         self._broker: Broker | None = None
         self._engine: ObjectEngine | None = None
+        self._swept: list[SweptChain] = []
+        """Chains that sweeps look at, too."""
         self._chains: ObjectStore | None = None
         """Where the chain lies, if elsewhere."""
         self._must_exist = ""
 
     async def lazy(self, metadata: MetadataStore) -> Engine:
         """The engine; the metadata says whether its chain must exist already."""
+        if isinstance(metadata, StoredMetadata):
+            self._swept.append(metadata.chain)
         named, begun = await names_in_engine(metadata, "object")
         if begun:
             self._must_exist = (
@@ -159,6 +163,8 @@ class ObjectAssembly:
     def show(self, broker: Broker) -> None:
         """Let the broker's register, metrics and sweeps know the engine, once it is open."""
         self._broker = broker
+        for chain in self._swept:
+            broker.objects.keep_chain(chain)
         self._opened()
 
     def _opened(self) -> None:

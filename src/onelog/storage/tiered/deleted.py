@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from onelog.base import faults
 from onelog.base.errors import ColdUnavailable, StorageError
+from onelog.base.ids import PartitionId
 from onelog.objects import names
 from onelog.objects.store import ObjectStore
 from onelog.storage.cold import RowTable
@@ -181,7 +182,7 @@ class DeletedTiers:
 
 def _key_of(path: Path) -> PartitionKey:
     stream_id, _, number = path.name.rpartition(".")
-    return PartitionKey(stream_id, int(number))
+    return PartitionKey(stream_id, PartitionId(int(number)))
 
 
 def _noted(key: PartitionKey) -> PartitionKey:
