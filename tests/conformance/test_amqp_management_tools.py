@@ -191,7 +191,7 @@ def test_a_user_made_here_logs_in_everywhere_until_it_is_deleted(api, server):
         last = api.ask("DELETE", "/permissions/%2F/carl")
         assert (last.status, "the last access rules" in last.body["reason"]) == (400, True)
     finally:  # the first rule closed everything that no rule allows
-        listed = json.loads(server.command("acl", "list", "--json"))
+        listed = json.loads(server.command("acl", "list", "--json"))["items"]
         server.command("acl", "remove", *(row["id"] for row in listed))
     assert api.ask("DELETE", "/users/carl").status == 204
     refused = Api(server, "carl:the-second").ask("GET", "/whoami")

@@ -96,8 +96,10 @@ def test_the_commands_make_list_check_prune_and_restore_backups(tmp_path):
         assert first["id"] in server.command("backup", "status")
         again = json.loads(server.get("/api/v1/backups"))["items"]
         assert [row["state"] for row in again] == ["done", "done"]
-        listed = server.command("backup", "list", url, "--json").splitlines()
-        assert first["id"] in {json.loads(row)["id"] for row in listed}
+        listed = json.loads(server.command("backup", "list", url, "--json"))["items"]
+        assert [row["id"] for row in listed] == [first["id"], second["id"]]
+        assert first["id"] not in server.command("backup", "list", url, "--filter", second["id"])
+        assert second["id"] not in server.command("backup", "list", url, "--limit", "1")
         assert "2 backups are whole" in server.command("backup", "verify", url)
         assert "deleted 1 backups" in server.command("backup", "prune", url)
         assert server.stop() == 0

@@ -50,7 +50,15 @@ def test_rules_of_a_stopped_server(capsys):
     assert acl("test", "user:alice", "publish", "topic:a/alice") == 1
     assert "no: rule shut says so" in capsys.readouterr().out
     assert acl("list", "--json") == 0
-    assert [row["id"] for row in json.loads(capsys.readouterr().out)] == ["1", "shut"]
+    rows = json.loads(capsys.readouterr().out)["items"]
+    assert [(row["id"], row["resource"]) for row in rows] == [
+        ("1", "topic:a/%u"),
+        ("shut", "topic:#"),
+    ]
+    assert acl("list", "--filter", "EVERYONE", "--limit", "1", "--json") == 0
+    assert [row["id"] for row in json.loads(capsys.readouterr().out)["items"]] == ["shut"]
+    assert acl("list", "--limit", "0") == 2
+    capsys.readouterr()
     assert acl("remove", "1", "shut") == 0
     capsys.readouterr()
     assert acl("list") == 0

@@ -106,7 +106,7 @@ def test_every_list_runs_and_is_a_table_for_people_and_one_document_for_programs
         "stream tier": ["main"],
     }
     for row in COMMANDS:
-        if row.is_list or row.words in ("view list", "user list", "token list"):
+        if row.is_list or row.words in ("view list", "user list", "token list", "acl list"):
             words = [*row.words.split(), *given.get(row.words, [])]
             assert onelog(*words).code == 0, words
             assert isinstance(onelog(*words, "--json").rows, list), words
@@ -538,6 +538,40 @@ def test_pipelines_are_the_same_from_the_files_here_and_from_a_server_elsewhere(
         assert onelog("pipeline", *words, *elsewhere).out == shown.out
     assert onelog("pipeline", "status", "none", *elsewhere).code == 4
     assert json.loads(onelog("login-ways", *elsewhere, "--json").out) == {"provider_url": None}
+
+
+def test_the_trail_and_backups_of_a_server_elsewhere(guarded, capsys, monkeypatch, tmp_path):
+    """This machine's own broker is not asked: there is none in this folder."""
+    empty = tmp_path / "elsewhere"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    monkeypatch.delenv("ONELOG_URL", raising=False)
+    token = guarded.command("token", "create", "there", "--role", "admin").strip()
+    there = ("--url", f"http://127.0.0.1:{guarded.ports['admin']}")
+
+    def ran(*words: str) -> Ran:
+        capsys.readouterr()
+        code = run([*words, *there], no_server, _run_offline)
+        return Ran(code, *capsys.readouterr())
+
+    monkeypatch.delenv("ONELOG_TOKEN", raising=False)
+    assert ran("audit").code == 5
+    monkeypatch.setenv("ONELOG_TOKEN", token)
+    trail = ran("audit", "--action", "token", "--limit", "1", "--json")
+    assert (trail.code, json.loads(trail.out)["action"]) == (0, "token.create")
+    store = str(tmp_path / "store")
+    made = ran("backup", "create", store, "--json")
+    assert made.code == 0, made.err
+    number = json.loads(made.out.splitlines()[-1])["id"]
+    assert number in ran("backup", "status").out
+    assert "done already" in ran("backup", "cancel", number).err
+    assert "whole path" in ran("backup", "create", "store").err  # of which folder there?
+    assert ran("backup", "list", store, "--json").rows[0]["id"] == number
+    assert "1 backups are whole" in ran("backup", "verify", store).out
+    assert ran("backup", "verify", store, "--id", "20000101T000000000Z-000000").code == 4
+    pruned = ran("backup", "prune", store, "--dry-run", "--json")
+    assert json.loads(pruned.out)["backups"] == []
+    assert "stored-backup.verify" in ran("audit", "--action", "stored-backup").out
 
 
 def test_a_secret_does_not_cross_a_network_in_clear(here, onelog, monkeypatch):

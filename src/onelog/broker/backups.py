@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -36,6 +34,8 @@ from onelog.base.errors import (
     OnelogError,
     Unavailable,
 )
+from onelog.broker.helper_process import begin_helper
+from onelog.broker.stored_backups import StoreLooks
 from onelog.log.freezing import Frozen
 from onelog.observe.logging import get_logger
 from onelog.observe.troubles import Troubles
@@ -44,7 +44,6 @@ RUNS_MAX: Final = 32
 """Runs that are remembered."""
 FAILED: Final = "backup"
 """Incidents: a backup failed."""
-_LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 _TAIL_BYTES: Final = 2000
 _ACTIVE: Final = ("freezing", "sending")
 
@@ -95,6 +94,8 @@ class Backups:
         self._worker: asyncio.subprocess.Process | None = None
         self._cancelled = False
         self._closed = False
+        self.looks = StoreLooks()
+        """Into stores of backups."""
         self.last_success_ms = 0
         """When the last backup since the start was done; 0: none was."""
 
@@ -155,8 +156,9 @@ class Backups:
         return self.find(run_id)
 
     async def close(self) -> None:
-        """End the run that is under way. Idempotent."""
+        """End the run and the looks that are under way. Idempotent."""
         self._closed = True
+        self.looks.close()
         if self._task is not None:
             await self._end()
 
@@ -234,18 +236,8 @@ class Backups:
     async def _send(self, plan: BackupPlan, log: Path) -> BackupSummary:
         if self._cancelled:
             raise Closed("the backup was cancelled")
-        paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with log.open("wb") as errors:
-            worker = self._worker = await asyncio.create_subprocess_exec(
-                # -P: Python never imports from the current folder.
-                sys.executable, "-P", "-m", "onelog.backup.worker",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "PYTHONPATH": paths},
-                limit=_LINE_BYTES_MAX,
-                start_new_session=True,  # Ctrl-C is for the broker, which then ends the worker
-            )  # fmt: skip
+            worker = self._worker = await begin_helper("onelog.backup.worker", errors)
         assert worker.stdin is not None and worker.stdout is not None
         try:
             if self._cancelled:

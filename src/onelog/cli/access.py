@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from msgspec import to_builtins
 
+from onelog.cli.api.showing import WHOLE, ListShown, Rows, show_list
 from onelog.cli.api.table import NOUNS
 from onelog.cli.places import Place
 from onelog.cli.printable import json_text
 from onelog.cli.reaching import RunOffline, reach
 from onelog.cli.render import say
-from onelog.cli.tables import TableWriter, columns
+from onelog.cli.tables import columns
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ Json = Annotated[
     Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for programs."),
 ]
 _COLUMNS = columns("id effect who:name actions:name resource:name note")
+_NO_RULES = (
+    "there are no rules: everybody who is let in may do everything; `onelog acl add` makes a rule,"
+    " and from then on what no rule allows is denied"
+)
 _DENIED = 1
 
 
@@ -98,15 +103,15 @@ def build_access(run_offline: RunOffline | None) -> App:
             say("there are no rules now: everybody who is let in may do everything")
 
     @app.command(name="list")
-    def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
+    def list_command(*, shown: ListShown = WHOLE, options: DataOptions = DEFAULT_DATA) -> None:
         """List the rules."""
         from onelog.security.access.commands import ListRules  # noqa: PLC0415
 
-        answer, where = perform(options, ListRules())
-        if json:
-            _print_json(answer.rules)
-        else:
-            _show(answer, where)
+        def fetch() -> Rows:
+            answer, _where = perform(options, ListRules())
+            yield _rows(answer)
+
+        show_list(fetch, _COLUMNS, shown, _NO_RULES)
 
     @app.command
     def test(
@@ -169,19 +174,12 @@ def _perform(
     return decode_access_answer(answer), where
 
 
-def _show(answer: AccessAnswer, where: str) -> None:
-    if not answer.rules and not answer.unreadable:
-        say(
-            f"there are no rules {where}: everybody who is let in may do everything;"
-            " `onelog acl add` makes a rule, and from then on what no rule allows is denied"
-        )
-        return
-    rows: list[dict[str, Any]] = [
-        {**to_builtins(rule), "resource": rule.resource} for rule in answer.rules
+def _rows(answer: AccessAnswer) -> list[dict[str, Any]]:
+    rows = [
+        {**to_builtins(rule), "resource": rule.resource, "note": rule.note} for rule in answer.rules
     ]
     wrong = "cannot be read: nothing is allowed until it is removed"
-    rows += [{"id": name, "effect": wrong} for name in answer.unreadable]
-    TableWriter(_COLUMNS).write(rows)
+    return rows + [{"id": name, "effect": wrong} for name in answer.unreadable]
 
 
 def _print_json(value: object) -> None:

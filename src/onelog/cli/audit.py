@@ -1,7 +1,8 @@
 """`onelog audit`: who changed what and who failed to log in, from a running server.
 
-Rules: the command asks over the control socket, so it needs the data directory and no login.
-`--follow` waits in the server for the next record; it never asks twice in vain for the same one.
+Rules: where the server runs, the command asks over its control socket and needs no login; with
+`--url` it asks the admin API, as an administrator. `--follow` waits in the server for the next
+record; it never asks twice in vain for the same one.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _ask(run_offline: RunOffline | None, options: DataOptions, command: ListAudi
     from onelog.broker.audit_reading import decode_audit_answer  # noqa: PLC0415
 
     assert run_offline is not None, "the command line was built without a store"
-    answer, _where = reach(run_offline, options.data_dir, msgspec.json.encode(command))
+    answer, _where = reach(run_offline, options, msgspec.json.encode(command))
     return decode_audit_answer(answer)
 
 

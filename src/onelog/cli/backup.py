@@ -1,8 +1,9 @@
 """`onelog backup …` and `onelog restore`: copies of a running broker, and a broker from a copy.
 
 Rules: the running server makes a backup; this command asks for it and shows how far it is. What
-lies in a folder or bucket is listed, checked, pruned and restored from here, with no server.
-Progress goes to standard error; with `--json` every line on standard output is one JSON object.
+lies in a folder or bucket is listed, checked and pruned from here, with no server, or by the server
+of `--url`; it is restored from here. Progress goes to standard error; with `--json` standard output
+has one JSON object in a line, and a list is one document.
 """
 
 from __future__ import annotations
@@ -13,26 +14,32 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, cast
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.table import Table
 from rich.text import Text
 
-from onelog.base.errors import ConfigError, NotFound, OnelogError, StorageError
+from onelog.base.errors import ConfigError, StorageError
 from onelog.cli import render
+from onelog.cli.api.showing import WHOLE, ListShown, Rows, show_list
 from onelog.cli.api.table import NOUNS
+from onelog.cli.places import Place, connected
 from onelog.cli.reaching import RestoreBackup, RunOffline, reach
+from onelog.cli.tables import columns
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 
 if TYPE_CHECKING:
-    from onelog.backup.manifest import BackupSummary
-    from onelog.backup.repository import Repository
+    from onelog.backup.repository import Progress
     from onelog.backup.restored import Restored
+    from onelog.backup.stored import StoredAnswer, StoredQuestion, VerifyStored
     from onelog.broker.backup_commands import BackupCommand
     from onelog.broker.backups import BackupRun
 
+A = TypeVar("A", bound="StoredAnswer")
+
+_COLUMNS: Final = columns("id point_ms streams:count size_bytes new_bytes")
+_EMPTY_URL: Final = "the URL is empty: name a folder, such as /srv/backups, or a bucket"
 _ASK_S: Final = 0.3
 """How often the server is asked how far a backup is."""
 _UNITS_MS: Final = {"h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -55,6 +62,10 @@ BackupId = Annotated[
 ]
 
 
+def _quiet(_done: int, _total: int) -> None:
+    """Nobody looks how far it is."""
+
+
 def add_backup(app: App, run_offline: RunOffline | None, restore: RestoreBackup | None) -> None:
     """The commands of `onelog backup`, and `onelog restore`."""
     backup = App(name="backup", help=NOUNS["backup"])
@@ -69,7 +80,7 @@ def _add_server_commands(app: App, run_offline: RunOffline | None) -> None:
         from onelog.broker.backup_commands import decode_backup_answer  # noqa: PLC0415
 
         assert run_offline is not None, "the command line was built without a store"
-        answer, _ = reach(run_offline, options.data_dir, msgspec.json.encode(command))
+        answer, _ = reach(run_offline, options, msgspec.json.encode(command))
         return decode_backup_answer(answer).runs
 
     @app.command
@@ -96,7 +107,8 @@ def _add_server_commands(app: App, run_offline: RunOffline | None) -> None:
         """
         from onelog.broker.backup_commands import StartBackup  # noqa: PLC0415
 
-        command = StartBackup(url=_whole(url), options=_options(option), bytes_per_s=bytes_per_s)
+        place = _seen_from(options, url)
+        command = StartBackup(url=place, options=_options(option), bytes_per_s=bytes_per_s)
         (run,) = ask(options, command)
         if wait:
             run = _await_run(partial(ask, options), run, json=json)
@@ -161,19 +173,49 @@ def _tell_runs(runs: tuple[BackupRun, ...], *, json: bool) -> None:
 
 def _add_store_commands(app: App) -> None:
     @app.command(name="list")
-    def list_command(url: str, /, *, option: Options = (), json: Json = False) -> None:
-        """List the backups in a folder or bucket, the oldest first."""
-        found, problems = _repository(url, option).summaries()
-        _tell_found(url, found, json=json)
-        for problem in problems:
-            render.print_warning(problem)
+    def list_command(
+        url: str,
+        /,
+        *,
+        option: Options = (),
+        shown: ListShown = WHOLE,
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """List the backups in a folder or bucket, the oldest first.
+
+        With --url (or ONELOG_URL) that server looks, at its folders and with its rights.
+        """
+        from onelog.backup.stored import ListStored, StoredBackups  # noqa: PLC0415
+
+        question = ListStored(url=_seen_from(options, url), options=_options(option))
+
+        def fetch() -> Rows:
+            found = _look(options, question, StoredBackups)
+            yield msgspec.to_builtins(found.items)
+            for problem in found.problems:
+                render.print_warning(problem)
+
+        none = f"there is no backup in {url}; `onelog backup create {url}` makes one"
+        show_list(fetch, _COLUMNS, shown, none)
 
     @app.command
     def verify(
-        url: str, /, *, backup_id: BackupId = "", option: Options = (), json: Json = False
+        url: str,
+        /,
+        *,
+        backup_id: BackupId = "",
+        option: Options = (),
+        json: Json = False,
+        options: DataOptions = DEFAULT_DATA,
     ) -> None:
-        """Read everything that backups need and compare every checksum; all backups, or one."""
-        _verify(_repository(url, option), backup_id, json=json)
+        """Read everything that backups need and compare every checksum; all backups, or one.
+
+        With --url (or ONELOG_URL) that server reads, its folders and with its rights.
+        """
+        from onelog.backup.stored import VerifyStored  # noqa: PLC0415
+
+        place = _seen_from(options, url)
+        _verify(options, VerifyStored(url=place, options=_options(option), id=backup_id), json)
 
     @app.command
     def prune(
@@ -185,8 +227,11 @@ def _add_store_commands(app: App) -> None:
         dry_run: bool = False,
         option: Options = (),
         json: Json = False,
+        options: DataOptions = DEFAULT_DATA,
     ) -> None:
         """Delete old backups, and what only they needed.
+
+        With --url (or ONELOG_URL) that server deletes, in its folders and with its rights.
 
         Parameters
         ----------
@@ -197,13 +242,18 @@ def _add_store_commands(app: App) -> None:
         dry_run
             Only show what would go.
         """
-        from onelog.backup.repository import now_ms  # noqa: PLC0415
+        from onelog.backup.stored import PrunedBackups, PruneStored  # noqa: PLC0415
 
-        now = now_ms()
-        before = now - _duration_ms(older_than) if older_than else None
-        pruned = _repository(url, option).prune(keep, before, now, dry_run=dry_run)
+        question = PruneStored(
+            url=_seen_from(options, url),
+            options=_options(option),
+            keep=keep,
+            older_than_ms=_duration_ms(older_than) if older_than else None,
+            dry_run=dry_run,
+        )
+        pruned = _look(options, question, PrunedBackups)
         if json:
-            _print_json(pruned._asdict())
+            _print_json(pruned)
             return
         verb = "would delete" if dry_run else "deleted"
         freed = _bytes(pruned.size_bytes)
@@ -212,54 +262,37 @@ def _add_store_commands(app: App) -> None:
             _say(f"{pruned.kept_objects} objects that no backup needs go when they are a day old")
 
 
-def _tell_found(url: str, found: list[BackupSummary], *, json: bool) -> None:
-    if json:
-        for row in found:
-            _print_json(row)
-        return
-    if not found:
-        _say(f"there is no backup in {url}; `onelog backup create {url}` makes one")
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("id", "point", "streams", "size", "sent for it"):
-        table.add_column(title, no_wrap=True)
-    for row in found:
-        sizes = (_bytes(row.size_bytes), _bytes(row.new_bytes))
-        table.add_row(row.id, _date(row.point_ms), str(row.streams), *sizes)
-    render.print_whole(table)
+def _look(place: Place, question: StoredQuestion, kind: type[A], progress: Progress = _quiet) -> A:
+    """Ask a store: from the server of a URL, else from here."""
+    from onelog.backup.stored import answer  # noqa: PLC0415
+    from onelog.cli.api.translating import ask_store  # noqa: PLC0415
+
+    if not place.is_named:
+        return cast("A", answer(question, progress))
+    with connected(place) as client:
+        return msgspec.convert(ask_store(client, msgspec.to_builtins(question)), kind)
 
 
-def _verify(repository: Repository, backup_id: str, *, json: bool) -> None:
-    names = [backup_id] if backup_id else repository.ids()
-    if not names:  # a disk that is not mounted must not pass for sound backups
-        raise NotFound(f"there is no backup in {repository.url}: nothing was checked")
-    manifests, problems = [], []
-    for name in names:
-        try:
-            manifests.append(repository.load(name))
-        except OnelogError as error:
-            if backup_id and isinstance(error, NotFound):
-                raise  # a name that was mistyped is no damage
-            problems.append(str(error))
+def _verify(place: Place, question: VerifyStored, json: bool) -> None:
+    from onelog.backup.stored import VerifiedBackups  # noqa: PLC0415
+
     shown = _Shown(json=json)
     try:
-        checked = repository.verify(manifests, shown.show)
+        checked = _look(place, question, VerifiedBackups, shown.show)
     finally:
         shown.end()
-    problems += checked.problems
     if json:
-        found = {"objects": checked.objects, "size_bytes": checked.size_bytes}
-        _print_json({"backups": len(names), **found, "problems": problems})
-    for problem in problems:
+        _print_json(checked)
+    for problem in checked.problems:
         render.print_warning(problem)
-    if problems:
+    if checked.problems:
         raise StorageError(
-            f"{len(problems)} problems in {len(names)} backups: make a new backup, which does not"
-            " use what is missing; delete damaged objects by hand first"
+            f"{len(checked.problems)} problems in {checked.backups} backups: make a new backup,"
+            " which does not use what is missing; delete damaged objects by hand first"
         )
     if not json:
         what = f"{checked.objects} objects, {_bytes(checked.size_bytes)}"
-        _say(f"{len(names)} backups are whole: {what}, every checksum is right")
+        _say(f"{checked.backups} backups are whole: {what}, every checksum is right")
 
 
 def _add_restore(app: App, restore: RestoreBackup | None) -> None:
@@ -357,11 +390,14 @@ def _told(run: BackupRun) -> str:
     return f"{run.state}: {run.message or 'by request'}"
 
 
-def _repository(url: str, option: tuple[str, ...]) -> Repository:
-    from onelog.backup.repository import Repository  # noqa: PLC0415
-    from onelog.backup.stores import open_backup_store  # noqa: PLC0415
-
-    return Repository(open_backup_store(_whole(url), _options(option)), url)
+def _seen_from(place: Place, url: str) -> str:
+    """A store as the process that works on it names it: a server elsewhere knows no folder of
+    here."""
+    if not place.is_named:
+        return _whole(url)
+    if not url:
+        raise ConfigError(_EMPTY_URL)
+    return url
 
 
 def _whole(url: str) -> str:
@@ -369,7 +405,7 @@ def _whole(url: str) -> str:
     from onelog.backup.stores import check_scheme  # noqa: PLC0415
 
     if not url:
-        raise ConfigError("the URL is empty: name a folder, such as /srv/backups, or a bucket")
+        raise ConfigError(_EMPTY_URL)
     check_scheme(url)
     return url if "://" in url else str(Path(url).absolute())
 

@@ -39,6 +39,8 @@ API: Final = "/api/v1"
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0
 """How long an answer may take: surveys of topics and purges of queues take a while."""
+PATIENT_S: Final = 24 * 3600.0
+"""How long one may take where the server may work for hours."""
 EVENT_S: Final = 90.0
 """The longest interval of events, and some more."""
 TOKEN_VARIABLE: Final = "ONELOG_TOKEN"  # noqa: S105  its name

@@ -18,7 +18,7 @@ from onelog.base.errors import ConfigError, Conflict
 from onelog.cli import render
 from onelog.cli.api.rows import ApiCommand, Option
 from onelog.cli.api.showing import ListShown, OneShown, Rows, print_table, show_list, show_one
-from onelog.cli.client import AdminClient, path_of
+from onelog.cli.client import PATIENT_S, AdminClient, path_of
 from onelog.cli.places import Place, connected
 from onelog.cli.printable import json_text, visible
 from onelog.cli.tables import columns, show
@@ -28,7 +28,6 @@ _UNITS: Final = {"duration": "ms", "bytes": "bytes"}
 _RATE: Final = "published_messages"
 _SECOND_S: Final = 1.0
 """Between two questions whose answers differ by rates."""
-_PATIENT_S: Final = 24 * 3600.0
 _INCOMPLETE: Final = "not everything was looked at: ask again in a while, or more exactly"
 
 
@@ -116,7 +115,7 @@ def run_change(
     body = values_of(row, given)
     with connected(place) as client, _waiting():
         if row.patient:
-            client.answer_s = _PATIENT_S
+            client.answer_s = PATIENT_S
         answer = client.call(
             row.method, path_of(row.path, names), body=body if row.takes_body else None
         )

@@ -54,6 +54,24 @@ STORE_ROWS: Final = (
         by_hand=True,
     ),
     ApiCommand(
+        words="backup list",
+        asks="POST /stored-backups/{url}/list",
+        about="List the backups of a store.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="backup verify",
+        asks="POST /stored-backups/{url}/verify",
+        about="Check backups of a store.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="backup prune",
+        asks="POST /stored-backups/{url}/prune",
+        about="Delete old backups of a store.",
+        by_hand=True,
+    ),
+    ApiCommand(
         words="store status",
         asks="GET /store",
         about="Show what the object store was asked, what that cost, and what it said last.",

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from onelog.base.errors import InvalidRequest, NotFound
-from onelog.cli.client import AdminClient, path_of
+from onelog.cli.client import PATIENT_S, AdminClient, path_of
 
 Json = dict[str, Any]
 Call = Callable[[AdminClient, Json], Json]
@@ -148,6 +148,39 @@ def _set_quota(client: AdminClient, asked: Json) -> Json:
     return {}
 
 
+def _list_audit(client: AdminClient, asked: Json) -> Json:
+    query = {name: value for name, value in asked.pop("choice").items() if value not in (None, "")}
+    query["limit"] = min(asked["limit"], _AUDIT_MAX)
+    if asked["before"] >= 0:
+        query["before"] = asked["before"]
+    if asked["start"] is not None:
+        query |= {"start": asked["start"], "wait_ms": asked["wait_ms"]}
+    found = client.get("/audit", query)
+    return {"page": {"rows": found["items"], "next": found["next_offset"]}}
+
+
+def _show_backups(client: AdminClient, asked: Json) -> Json:
+    if asked["id"]:
+        return {"runs": [client.get(path_of("/backups/{name}", {"name": asked["id"]}))]}
+    return {"runs": client.get("/backups")["items"]}
+
+
+def _cancel_backup(client: AdminClient, asked: Json) -> Json:
+    path = path_of("/backups/{name}", {"name": asked["id"]})
+    return {"runs": [client.call("DELETE", path)]}
+
+
+def ask_store(client: AdminClient, asked: Json) -> Json:
+    """Look from there into a store of backups; hashing all of it takes as long as it takes."""
+    verb = asked.pop("type")
+    client.answer_s = PATIENT_S
+    path = path_of("/stored-backups/{url}/", {"url": asked.pop("url")}) + verb
+    found: Json = client.call("POST", path, body=asked)
+    return found
+
+
+_AUDIT_MAX: Final = 500
+"""Records of an answer of the API, at most."""
 _CALLS: Final[dict[str, Call]] = {
     "user.list": lambda client, _asked: {"users": _rows(client, "/users")},
     "user.add": _add_user,
@@ -171,6 +204,10 @@ _CALLS: Final[dict[str, Call]] = {
     "token.list": lambda client, _asked: {"tokens": _rows(client, "/tokens")},
     "token.create": _create_token,
     "token.revoke": _delete("/tokens/{name}", "id"),
+    "audit.list": _list_audit,
+    "backup.start": lambda client, asked: {"runs": [client.call("POST", "/backups", body=asked)]},
+    "backup.show": _show_backups,
+    "backup.cancel": _cancel_backup,
     "view.list": lambda client, _asked: {"views": _rows(client, "/views")},
     "view.create": _create_view,
     "view.delete": _delete("/views/{name}", "name"),
