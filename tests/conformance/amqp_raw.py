@@ -220,13 +220,17 @@ class Raw:
         mechanism: str = "PLAIN",
         response: str | None = None,
         capabilities: dict[str, bool] | None = None,
+        connection_name: str | None = None,
     ) -> Any:
         chosen = CAPABILITIES if capabilities is None else capabilities
+        given = {"product": "test", "capabilities": chosen}
+        if connection_name is not None:
+            given["connection_name"] = connection_name
         text = f"\0{user}\0{password}" if response is None else response
         self.send(
             0,
             Connection.StartOk(
-                client_properties={"product": "test", "capabilities": chosen},
+                client_properties=given,
                 mechanism=mechanism,
                 response=text,
                 locale="en_US",

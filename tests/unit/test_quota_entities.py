@@ -58,8 +58,9 @@ def test_what_names_nobody_is_refused(text: str) -> None:
     ("entity", "limits"),
     [
         ("user", {"connects": 1}),
-        ("client", {"queues": 1}),
-        ("listener", {"queues": 1}),
+        ("client", {"connects": 1}),
+        ("listener", {"connects": 1}),
+        ("ip", {"queues": 1}),
         ("ip", {"publish_bytes": 1}),
         ("user", {"speed": 1}),
         ("user", {"requests": 0}),

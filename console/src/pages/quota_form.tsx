@@ -29,7 +29,7 @@ export const LIMITS: readonly LimitRow[] = [
   { name: "requests", title: "Requests", unit: "/s", kinds: CLIENTS },
   { name: "connections", title: "Connections", unit: "at once", kinds: CLIENTS },
   { name: "subscriptions", title: "Subscriptions", unit: "at once", kinds: CLIENTS },
-  { name: "queues", title: "Queues", unit: "at once", kinds: ["user"] },
+  { name: "queues", title: "Queues", unit: "at once", kinds: CLIENTS },
   { name: "connects", title: "New connections", unit: "/s", kinds: ["ip"] },
 ];
 

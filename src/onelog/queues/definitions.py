@@ -63,8 +63,9 @@ def encode_row(record: ExchangeRecord | QueueRecord | Binding) -> bytes:
     """The kept form of a definition."""
     fields: dict[str, Any] = msgspec.structs.asdict(record)
     fields["arguments"] = encode_table(record.arguments)
-    if record.maker is None:
-        del fields["maker"]
+    for name in ("maker", "client", "listener"):
+        if not fields.get(name):
+            fields.pop(name, None)
     return msgspec.json.encode(fields)
 
 

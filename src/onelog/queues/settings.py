@@ -35,6 +35,9 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = {}
     maker: Principal | None = None
     """Who declared it, as whom its dead letters are judged; None: they are not judged."""
+    client: str = ""
+    """As what client it was declared, and `listener` where: for quotas. Older rows say neither."""
+    listener: str = ""
 
     @property
     def is_kept(self) -> bool:

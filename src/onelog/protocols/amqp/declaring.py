@@ -132,6 +132,7 @@ async def queue_declare(channel: Channel, method: Any) -> None:
         if not method.nowait:
             _declared(channel, method.queue, 0, 1)
         return
+    seat = channel.connection.seat
     record = QueueRecord(
         name=method.queue,
         durable=method.durable,
@@ -139,6 +140,8 @@ async def queue_declare(channel: Channel, method: Any) -> None:
         auto_delete=method.auto_delete,
         arguments=dict(method.arguments or {}),
         maker=channel.connection.principal,
+        client="" if seat is None else seat.client,
+        listener=channel.connection.peer.listener,
     )
     if method.passive:
         may_see(channel, record.name)  # the answer counts messages and consumers

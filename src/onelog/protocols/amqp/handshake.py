@@ -21,6 +21,7 @@ from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.record.tables import decode_table
 from onelog.security.identity import Identity
+from onelog.security.quotas.entities import NAME_BYTES_MAX
 from onelog.security.quotas.seat import CountExceeded
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class Handshake:
                 connection,
                 "amqp",
                 user,
-                client if isinstance(client, str) else "",
+                client[:NAME_BYTES_MAX] if isinstance(client, str) else "",
                 connection.peer.listener,
             )
         except CountExceeded as error:

@@ -60,11 +60,12 @@ MEANINGS: Final[dict[Limit, str]] = {
 }
 
 _PARTS: Final = ("user", "client", "listener", "ip")
+_OF_CLIENTS: Final = frozenset(Limit) - {Limit.CONNECTS}
 _KINDS: Final[dict[tuple[str, ...], frozenset[Limit]]] = {
-    ("user",): frozenset(Limit) - {Limit.CONNECTS},
-    ("client",): frozenset(Limit) - {Limit.CONNECTS, Limit.QUEUES},
-    ("user", "client"): frozenset(Limit) - {Limit.CONNECTS, Limit.QUEUES},
-    ("listener",): frozenset(Limit) - {Limit.CONNECTS, Limit.QUEUES},
+    ("user",): _OF_CLIENTS,
+    ("client",): _OF_CLIENTS,
+    ("user", "client"): _OF_CLIENTS,
+    ("listener",): _OF_CLIENTS,
     ("ip",): frozenset({Limit.CONNECTS}),
 }
 """The entities that there are, and what each may bound."""

@@ -188,13 +188,21 @@ class ClientQuotas:
         self.refusals[Limit.CONNECTS] += 1
         return False
 
-    def most(self, user: str, limit: Limit) -> int | None:
-        """How many of something a user may have; None: any number."""
-        for key in ((user, None), (DEFAULT, None)):
-            found = self._limits.get(key, {}).get(limit)
-            if found is not None:
-                return int(found)
-        return None
+    def counted(
+        self, limit: Limit, user: str, client: str, listener: str
+    ) -> list[tuple[QuotaEntity, int]]:
+        """Who share the bounds of a number that is counted elsewhere, and how many they may have
+        together."""
+        return [
+            (
+                QuotaEntity(listener=first)
+                if kind == "listener"
+                else QuotaEntity(user=first, client=second),
+                int(value),
+            )
+            for (found, kind, first, second), value in self._found(user, client, listener)
+            if found is limit
+        ]
 
     # -- what a connection takes from
 
@@ -203,7 +211,7 @@ class ClientQuotas:
         before = seat.buckets
         buckets: dict[Limit, list[TokenBucket]] = {}
         tallies: dict[Limit, list[tuple[Tally, int]]] = {}
-        for key, value in self._found(seat):
+        for key, value in self._found(seat.user, seat.client, seat.listener):
             limit = key[0]
             if limit in COUNTS:
                 tally = self._tallies.get(key) or self._tallies.setdefault(key, Tally())
@@ -215,21 +223,23 @@ class ClientQuotas:
         self._let_go(before)
         seat.settle(buckets, tallies)
 
-    def _found(self, seat: QuotaSeat) -> list[tuple[Key, float]]:
-        """The limits that count for a connection, and who shares each."""
+    def _found(self, name: str, client_id: str, listener: str) -> list[tuple[Key, float]]:
+        """The limits that count for connections of a user, client and listener, and who shares
+        each."""
         found: dict[Limit, tuple[Key, float]] = {}
         for of_user, of_client in _PRECEDENCE if self._limits else ():
-            user = seat.user if of_user == "name" else of_user and DEFAULT
-            client = seat.client if of_client == "name" else of_client and DEFAULT
+            user = name if of_user == "name" else of_user and DEFAULT
+            client = client_id if of_client == "name" else of_client and DEFAULT
             for limit, value in self._limits.get((user, client), {}).items():
                 if limit not in found:
-                    sharers = of_user and seat.user, of_client and seat.client
+                    sharers = of_user and name, of_client and client_id
                     found[limit] = (limit, "client", *sharers), value
         rows = list(found.values())
         if self._of_listeners:
-            name = seat.listener
-            limits = {**self._of_listeners.get(DEFAULT, {}), **self._of_listeners.get(name, {})}
-            rows += [((limit, "listener", name, None), value) for limit, value in limits.items()]
+            limits = {**self._of_listeners.get(DEFAULT, {}), **self._of_listeners.get(listener, {})}
+            rows += [
+                ((limit, "listener", listener, None), value) for limit, value in limits.items()
+            ]
         return rows
 
     def _bucket(self, key: Key, rate: float) -> TokenBucket:
