@@ -260,6 +260,44 @@ def test_queues_of_amqp(onelog, here):
     assert onelog("queue", "delete", "jobs").out == "deleted queue jobs\n"
 
 
+def test_exchanges_queues_and_bindings_are_made_and_removed(onelog):
+    made = onelog("exchange", "create", "alarms", "--type", "topic", "--transient")
+    assert made.out == "exchange alarms of type topic is there\n"
+    assert onelog("exchange", "create", "alarms", "--type", "fanout").code == 1
+    assert onelog("exchange", "create", "alarms", "--type", "round").code == 2
+    made = onelog("queue", "create", "bells", "--argument", "x-message-ttl=60000")
+    assert made.out == "queue bells is there; its topic is $q/bells\n"
+    assert onelog("queue", "create", "bells", "--argument", "x-message-ttl").code == 2
+    (row,) = onelog("exchange", "list", "--filter", "alarms", "--json").rows
+    assert row["durable"] is False
+    made = onelog("binding", "create", "alarms", "bells", "plant.#")
+    assert made.out == "what alarms gets with the key plant.# goes to bells\n"
+    assert onelog("exchange", "delete", "alarms", "--if-unused").code == 1
+    assert onelog("binding", "delete", "alarms", "bells", "plant.#").code == 0
+    assert onelog("binding", "delete", "alarms", "bells", "plant.#").code == 4
+    assert onelog("exchange", "delete", "alarms", "--if-unused").code == 0
+    assert onelog("queue", "delete", "bells").code == 0
+
+
+def test_retained_messages_are_cleared_and_an_open_transaction_is_aborted(onelog, here):
+    for topic in ("shown/1", "shown/2"):
+        assert onelog("message", "publish", topic, "x", "--retain").code == 0
+    cleared = "nothing is retained any more on 2 topics\n"
+    assert onelog("retained", "clear", "shown/#").out == cleared
+    assert onelog("retained", "list", "shown/#", "--json").rows == []
+    assert onelog("retained", "clear").code == 2
+    assert onelog("transaction", "abort", "nobody").code == 4
+    place = f"127.0.0.1:{here.ports['kafka']}"
+    producer = confluent_kafka.Producer({"bootstrap.servers": place, "transactional.id": "cli-pay"})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce("paid", b"x")
+    producer.flush(DEADLINE_S)
+    assert "its producer is fenced" in onelog("transaction", "abort", "cli-pay").out
+    with pytest.raises(confluent_kafka.KafkaException):
+        producer.commit_transaction(DEADLINE_S)
+
+
 def test_the_log_level_changes_while_the_server_runs(onelog):
     assert onelog("config", "set", "--log-level", "debug").out == (
         "log.level is debug until the server ends\n"

@@ -8,7 +8,7 @@ their turn. Nothing here knows a protocol's own classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -20,6 +20,7 @@ from onelog.log.handle import PartitionHandle
 from onelog.net.peer import Peer
 from onelog.record.record import Record
 from onelog.security.identity import Identity
+from onelog.security.principals import Principal
 
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,6 +266,14 @@ class GroupDesk(ProtocolDesk, Protocol):
         """Every transactional id."""
         ...
 
+    def transaction(self, name: str) -> TransactionRow:
+        """One transactional id. Raises NotFound."""
+        ...
+
+    async def abort_transaction(self, name: str) -> None:
+        """Abort what is open and fence its producer. Raises NotFound, Conflict."""
+        ...
+
     def address(self, name: str) -> str | None:
         """The topic or filter that a Kafka topic shows; None: there is no such topic."""
         ...
@@ -317,6 +326,8 @@ class BindingRow(msgspec.Struct, frozen=True, kw_only=True):
     """The topics that come through it, or more where no filter says just these."""
     target: str
     """The topic of the queue, or the topics of the exchange, that it leads to."""
+    key: str = ""
+    """What tells it apart from others between the same two: of routing key and arguments."""
 
 
 class QueueUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,8 +338,75 @@ class QueueUse(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int
 
 
+class ExchangeWish(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange that is to be."""
+
+    name: str
+    type: Literal["direct", "fanout", "topic", "headers"]
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any]
+
+
+class QueueWish(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue that is to be."""
+
+    name: str
+    durable: bool
+    auto_delete: bool
+    arguments: dict[str, Any]
+
+
+class BindingWish(msgspec.Struct, frozen=True, kw_only=True):
+    """A binding that is to be, or not to be any more."""
+
+    source: str
+    destination: str
+    destination_type: Literal["queue", "exchange"]
+    routing_key: str
+    arguments: dict[str, Any] = {}
+
+
+class QueueShaping(Protocol):
+    """How operators make and remove exchanges, queues and bindings.
+
+    Each raises NotAuthorized where the principal has not the rights that a client would need, and
+    NotFound where the virtual host or an end is not there.
+    """
+
+    async def declare_exchange(
+        self, vhost: str, wish: ExchangeWish, principal: Principal
+    ) -> ExchangeRow:
+        """Make an exchange; one that is the same is no error. Raises Conflict, InvalidRequest."""
+        ...
+
+    async def delete_exchange(
+        self, vhost: str, name: str, principal: Principal, *, if_unused: bool
+    ) -> None:
+        """Delete an exchange and its bindings. Raises Conflict while it is used, if it matters."""
+        ...
+
+    async def declare_queue(self, vhost: str, wish: QueueWish, principal: Principal) -> QueueRow:
+        """Make a queue; one that is the same is no error. Raises Conflict, InvalidRequest."""
+        ...
+
+    async def bind(self, vhost: str, wish: BindingWish, principal: Principal) -> BindingRow:
+        """Make a binding; one that is there is no error. Raises InvalidRequest."""
+        ...
+
+    async def unbind(self, vhost: str, wish: BindingWish, key: str, principal: Principal) -> None:
+        """Remove a binding; `key` where several have the routing key. Raises Conflict without."""
+        ...
+
+
 class QueueDesk(ProtocolDesk, Protocol):
     """What a protocol with exchanges and queues has."""
+
+    @property
+    def shaping(self) -> QueueShaping:
+        """What changes exchanges, queues and bindings."""
+        ...
 
     def use_of(self, cursor: str) -> QueueUse | None:
         """How the queue of a cursor is used; None: the cursor is of no queue."""

@@ -32,7 +32,7 @@ from onelog.queues.addresses import is_writable
 from onelog.record.headers import CONTENT_TYPE, RETAIN
 
 TAG = "messages"
-_LISTENER = "admin"
+LISTENER = "admin"
 """The listener of this API, as quotas name it."""
 _POSITIONS_MAX = 100
 """Partitions whose positions fit into the token of a next page."""
@@ -208,7 +208,7 @@ class MessageOperations:
         message = Message(body.topic, value, key, tuple(headers))
         size_bytes = len(body.topic.encode()) + len(value)
         quotas = self._desk.broker.client_quotas
-        quotas.charge("admin", call.caller.name, _LISTENER, 1, size_bytes)
+        quotas.charge("admin", call.caller.name, LISTENER, 1, size_bytes)
         done = await self._desk.broker.publish(message, principal=call.caller.principal)
         return PublishedAt(stream=done.stream, partition=done.partition, offset=done.offset)
 

@@ -32,7 +32,7 @@ from onelog.admin.api.paging import (
 from onelog.admin.api.peeking import MessageShown, Peek, shown
 from onelog.admin.api.sight import Sight
 from onelog.admin.api.streams import after_number
-from onelog.base.errors import NotFound
+from onelog.base.errors import NotAuthorized, NotFound
 from onelog.base.topics import check_filter
 from onelog.broker import SessionRecord
 from onelog.broker.showing import (
@@ -149,6 +149,11 @@ class ProtocolOperations:
                 method="GET", path="/kafka/transactions", role=VIEWER, tag="kafka",
                 summary="Transactional ids by name.", query=SearchQuery,
                 answer=Page[TransactionRow], handler=self.transactions,
+            ),
+            ApiOperation(
+                method="POST", path="/kafka/transactions/{transaction}/abort", role=OPERATOR,
+                tag="kafka", summary="Abort an open transaction and fence its producer.",
+                answer=TransactionRow, handler=self.abort_transaction,
             ),
         ]  # fmt: skip
 
@@ -325,6 +330,22 @@ class ProtocolOperations:
         )
         rows = [_transaction_shown(seen, row) for row in found]
         return full_page(query, rows, lambda row: row.id)
+
+    async def abort_transaction(self, call: ApiCall[NoQuery, None]) -> TransactionRow:
+        """Abort an open transaction. What it wrote is lost to everybody: the caller has to see all
+        of it."""
+        name = call.names["transaction"]
+        seen = await CursorSight.open(self._desk, call.caller)
+        row = self._kafka.transaction(name) if seen.sight.cursor(f"transaction/{name}") else None
+        if row is None:
+            raise NotFound(f"there is no transactional id {name!r}")
+        if _transaction_shown(seen, row) != row:
+            raise NotAuthorized(
+                f"the transaction of {name!r} writes to topics or groups on which"
+                f" {call.caller.name} has no right, and so may not be aborted"
+            )
+        await self._kafka.abort_transaction(name)
+        return self._kafka.transaction(name)
 
     # -- AMQP
 

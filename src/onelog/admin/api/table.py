@@ -20,10 +20,12 @@ from onelog.admin.api.pipelines import PipelineOperations
 from onelog.admin.api.protocols import ProtocolOperations
 from onelog.admin.api.quotas import QuotaOperations
 from onelog.admin.api.rates import RateBook
+from onelog.admin.api.retained import RetainedOperations
 from onelog.admin.api.settings import SettingOperations
 from onelog.admin.api.store import StoreOperations
 from onelog.admin.api.streams import StreamOperations
 from onelog.admin.api.topics import TopicOperations
+from onelog.admin.api.topology import TopologyOperations
 from onelog.admin.api.views import ViewOperations
 from onelog.base.clock import Clock
 
@@ -40,6 +42,8 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *PictureOperations(desk, clock).table(),
         *MessageOperations(desk).table(),
         *ProtocolOperations(desk).table(),
+        *RetainedOperations(desk).table(),
+        *TopologyOperations(desk).table(),
         *PipelineOperations(desk).table(),
         *PeopleOperations(desk, logins).table(),
         *AccessOperations(desk).table(),

@@ -29,7 +29,19 @@ _TYPES: Final[dict[str, Any]] = {
     "flag": bool,
     "texts": tuple[str, ...],
     "headers": tuple[str, ...],
+    "table": tuple[str, ...],
+    "off": bool,
 }
+
+
+_ABSENT: Final[dict[str, Any]] = {
+    "flag": False,
+    "off": False,
+    "texts": (),
+    "headers": (),
+    "table": (),
+}
+"""What an option is when it is not given; the others: None."""
 
 
 def add_api_commands(app: App) -> None:
@@ -101,7 +113,7 @@ def _argument(option: Option) -> Argument:
     kind: Any = Literal[option.choices] if option.choices else _TYPES[option.kind]
     default: Any = Argument.empty
     if not option.required:
-        default = {"flag": False, "texts": (), "headers": ()}.get(option.kind)
+        default = _ABSENT.get(option.kind)
         kind = kind | None if default is None else kind
     told = Parameter(
         name=None if option.positional else f"--{option.name}",

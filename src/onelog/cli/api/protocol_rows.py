@@ -7,6 +7,16 @@ from typing import Final
 from onelog.cli.api.rows import ApiCommand, Option
 
 _SEEK = ("earliest", "latest", "time", "offset")
+_ENDS = ("queue", "exchange")
+_ARGUMENTS = Option(
+    field="arguments",
+    flag="argument",
+    kind="table",
+    about="NAME=VALUE, as x-message-ttl=60000. Repeatable.",
+)
+_TRANSIENT = Option(
+    field="durable", flag="transient", kind="off", about="Not kept over a restart of the broker."
+)
 
 PROTOCOL_ROWS: Final = (
     ApiCommand(
@@ -34,6 +44,22 @@ PROTOCOL_ROWS: Final = (
         " offset:count value_base64:text",
         searches=False,
         empty="there are no retained messages",
+        example="'sensors/#'",
+    ),
+    ApiCommand(
+        words="retained clear",
+        asks="DELETE /mqtt/retained",
+        patient=True,
+        about="Clear the retained messages of a filter, as in: onelog retained clear 'sensors/#'.",
+        options=(
+            Option(
+                field="filter",
+                positional=True,
+                required=True,
+                about="A topic, or a filter with + and #.",
+            ),
+        ),
+        done="nothing is retained any more on {topics} topics",
         example="'sensors/#'",
     ),
     ApiCommand(
@@ -89,6 +115,38 @@ PROTOCOL_ROWS: Final = (
         empty="there are no transactional ids",
     ),
     ApiCommand(
+        words="transaction abort",
+        asks="POST /kafka/transactions/{transaction}/abort",
+        about="Abort an open transaction and fence its producer, as if it timed out.",
+        done="aborted the transaction of {id}; its producer is fenced",
+    ),
+    ApiCommand(
+        words="exchange create",
+        asks="PUT /amqp/exchanges/{vhost}/{exchange}",
+        about="Declare an exchange, as in: onelog exchange create alarms --type topic.",
+        options=(
+            Option(
+                field="type",
+                choices=("direct", "fanout", "topic", "headers"),
+                about="How it leads messages on; direct when nothing is said.",
+            ),
+            _TRANSIENT,
+            Option(field="auto_delete", kind="flag", about="It goes with its last binding."),
+            Option(field="internal", kind="flag", about="No client may publish to it."),
+            _ARGUMENTS,
+        ),
+        done="exchange {name} of type {type} is there",
+    ),
+    ApiCommand(
+        words="exchange delete",
+        asks="DELETE /amqp/exchanges/{vhost}/{exchange}",
+        about="Delete an exchange and its bindings; what was sent to it stays in the log.",
+        options=(
+            Option(field="if_unused", kind="flag", about="Only if no binding leads from it."),
+        ),
+        done="deleted exchange {exchange}",
+    ),
+    ApiCommand(
         words="exchange list",
         asks="GET /amqp/exchanges",
         about="List exchanges.",
@@ -103,6 +161,17 @@ PROTOCOL_ROWS: Final = (
         empty="there are no queues",
     ),
     ApiCommand(
+        words="queue create",
+        asks="PUT /amqp/queues/{vhost}/{queue}",
+        about="Declare a queue, as in: onelog queue create jobs --argument x-queue-type=quorum.",
+        options=(
+            _TRANSIENT,
+            Option(field="auto_delete", kind="flag", about="It goes with its last consumer."),
+            _ARGUMENTS,
+        ),
+        done="queue {name} is there; its topic is {topic}",
+    ),
+    ApiCommand(
         words="queue purge",
         asks="POST /amqp/queues/{vhost}/{queue}/purge",
         about="Settle all that waits in a queue; the log keeps the messages.",
@@ -115,10 +184,51 @@ PROTOCOL_ROWS: Final = (
         done="deleted queue {queue}",
     ),
     ApiCommand(
+        words="binding create",
+        asks="POST /amqp/bindings/{vhost}",
+        about="Bind a queue to an exchange, as in: onelog binding create amq.topic jobs"
+        " 'plant.*.alarm'.",
+        options=(
+            Option(field="source", positional=True, required=True, about="The exchange."),
+            Option(field="destination", positional=True, required=True, about="The queue."),
+            Option(field="routing_key", positional=True, about="Which of its messages."),
+            Option(
+                field="destination_type",
+                flag="to",
+                choices=_ENDS,
+                about="What it leads to: a queue when nothing is said.",
+            ),
+            _ARGUMENTS,
+        ),
+        done="what {source} gets with the key {routing_key} goes to {destination}",
+    ),
+    ApiCommand(
+        words="binding delete",
+        asks="DELETE /amqp/bindings/{vhost}",
+        about="Remove a binding, as in: onelog binding delete amq.topic jobs 'plant.*.alarm'.",
+        options=(
+            Option(field="source", positional=True, required=True, about="The exchange."),
+            Option(field="destination", positional=True, required=True, about="The queue."),
+            Option(field="routing_key", positional=True, about="Which of its messages."),
+            Option(
+                field="destination_type",
+                flag="to",
+                choices=_ENDS,
+                about="What it leads to: a queue when nothing is said.",
+            ),
+            Option(
+                field="key",
+                about="Where several have the routing key: the key that `binding list` shows.",
+            ),
+        ),
+        done="removed the binding",
+    ),
+    ApiCommand(
         words="binding list",
         asks="GET /amqp/bindings",
         about="List bindings that somebody made.",
-        columns="source:name destination:name routing_key:name destination_type vhost:name",
+        columns="source:name destination:name routing_key:name destination_type vhost:name"
+        " key:name",
         empty="there are no bindings",
     ),
 )

@@ -16,8 +16,21 @@ from onelog.admin.contract import PAGE_MAX
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
 
-Kind = Literal["text", "texts", "commas", "number", "flag", "duration", "bytes", "time", "headers"]
-"""How a value is written: `duration` as 7d, `bytes` as 10GB, `time` as milliseconds or a date."""
+Kind = Literal[
+    "text",
+    "texts",
+    "commas",
+    "number",
+    "flag",
+    "duration",
+    "bytes",
+    "time",
+    "headers",
+    "table",
+    "off",
+]
+"""How a value is written: `duration` as 7d, `bytes` as 10GB, `time` as milliseconds or a date;
+`table` as NAME=VALUE, where a value that is JSON is what it says; `off` is a flag that says no."""
 
 NAME_DEFAULTS: Final = {"vhost": "/"}
 """Names in a path that are options, and what they are when nothing is said."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 from rich.text import Text
 
 from onelog.base.errors import ConfigError, Conflict
@@ -116,9 +117,8 @@ def run_change(
     with connected(place) as client, _waiting():
         if row.patient:
             client.answer_s = PATIENT_S
-        answer = client.call(
-            row.method, path_of(row.path, names), body=body if row.takes_body else None
-        )
+        query, sent = (None, body) if row.takes_body else (body, None)
+        answer = client.call(row.method, path_of(row.path, names), query, sent)
     if json:
         render.OUT.out(json_text(answer if answer is not None else {}), highlight=False)
     elif row.rows_in:
@@ -183,6 +183,10 @@ def _value(option: Option, value: Any) -> Any:
             return _number_or_time(value)
         if option.kind == "headers":
             return [_header(text) for text in value]
+        if option.kind == "table":
+            return dict(map(_argument, value))
+        if option.kind == "off":
+            return False
         if option.kind == "commas":
             return value.split(",")
         if option.kind == "texts":
@@ -202,6 +206,15 @@ def _number_or_time(text: str) -> int:
             f"{text!r} is neither a number nor a time such as 2026-01-31T12:00:00Z"
         ) from None
     return int(at.timestamp() * 1000)  # without a zone: this machine's
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    """A name, and a value that is JSON (a number, true, a list) or else text."""
+    found = _header(text)
+    try:
+        return found["name"], msgspec.json.decode(found["value"])
+    except msgspec.MsgspecError:
+        return found["name"], found["value"]
 
 
 def _header(text: str) -> dict[str, str]:

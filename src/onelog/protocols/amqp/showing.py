@@ -21,10 +21,11 @@ from onelog.broker.showing import (
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.errors import Reply
 from onelog.protocols.amqp.hub import Hub
+from onelog.protocols.amqp.shaping import Shaping, binding_row, exchange_row, queue_row
 from onelog.protocols.amqp.states import State
-from onelog.queues.addresses import address_of, exchange_root, queue_cursor, queue_topic
+from onelog.queues.addresses import address_of, queue_topic
 from onelog.queues.exchanges import Destination
-from onelog.queues.makers import binding_filter, subtree
+from onelog.queues.makers import binding_filter
 from onelog.queues.queue import Queue
 from onelog.queues.replaying import redrive_queue, seek_queue
 from onelog.queues.vhosts import CURSOR_PREFIX, TRANSIENT_PREFIX, VirtualHost
@@ -43,6 +44,7 @@ class AmqpDesk:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.shaping = Shaping(hub)
 
     def traffic(self) -> Traffic:
         """Its counters now."""
@@ -100,36 +102,13 @@ class AmqpDesk:
         """Every exchange."""
         for vhost in self._hub.vhosts.all():
             for row in vhost.router.exchanges():
-                yield ExchangeRow(
-                    vhost=vhost.name,
-                    name=row.name,
-                    type=row.type,
-                    durable=row.durable,
-                    auto_delete=row.auto_delete,
-                    internal=row.internal,
-                    filter=subtree(exchange_root(vhost.name, row.name)),
-                )
+                yield exchange_row(vhost, row)
 
     def queues(self) -> Iterator[QueueRow]:
         """Every queue."""
         for vhost in self._hub.vhosts.all():
             for queue in list(vhost.queues.values()):
-                yield QueueRow(
-                    vhost=vhost.name,
-                    name=queue.name,
-                    type=queue.settings.type,
-                    durable=queue.record.durable,
-                    auto_delete=queue.record.auto_delete,
-                    exclusive=queue.record.exclusive,
-                    ready=queue.ready.size,
-                    unacked=queue.unacked,
-                    consumers=len(queue.consumers),
-                    published=queue.published,
-                    delivered=queue.delivered,
-                    cursor=queue.cursor.name,
-                    topic=queue_topic(vhost.name, queue.name),
-                    access=queue_cursor(vhost.name, queue.name),
-                )
+                yield queue_row(vhost, queue)
 
     def use_of(self, cursor: str) -> QueueUse | None:
         """How the queue of a cursor is used; None: the cursor is of no queue."""
@@ -151,17 +130,7 @@ class AmqpDesk:
         """Every binding that somebody made."""
         for vhost in self._hub.vhosts.all():
             for row in vhost.router.bindings():
-                yield BindingRow(
-                    vhost=vhost.name,
-                    source=row.source,
-                    destination=row.destination.name,
-                    destination_type=row.destination.kind,
-                    routing_key=row.routing_key,
-                    filter=binding_filter(vhost.name, vhost.router.find(row.source), row),
-                    target=queue_topic(vhost.name, row.destination.name)
-                    if row.destination.kind == "queue"
-                    else subtree(exchange_root(vhost.name, row.destination.name)),
-                )
+                yield binding_row(vhost, row)
 
     def _queue(self, vhost: str, name: str) -> tuple[VirtualHost, Queue]:
         host = self._hub.vhosts.find(vhost)

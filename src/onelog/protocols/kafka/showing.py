@@ -187,6 +187,23 @@ class KafkaDesk:
         """Every transactional id."""
         return (_transaction(name, facts) for name, facts in list(self._hub.transactions.listed()))
 
+    def transaction(self, name: str) -> TransactionRow:
+        """One transactional id. Raises NotFound."""
+        facts = self._hub.transactions.find(name)
+        if facts is None:
+            raise NotFound(
+                f"there is no transactional id {name!r}; GET /api/v1/kafka/transactions lists them"
+            )
+        return _transaction(name, facts)
+
+    async def abort_transaction(self, name: str) -> None:
+        """Abort what is open and fence its producer. Raises NotFound, Conflict."""
+        self.transaction(name)
+        try:
+            await self._hub.transactions.abort(name)
+        except KafkaError as error:
+            raise Conflict(str(error)) from None
+
 
 def _check_idle(group: Group) -> None:
     if len(group.members):
