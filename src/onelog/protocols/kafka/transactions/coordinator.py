@@ -358,18 +358,11 @@ class Coordinator:
         faults.hit("kafka.txn.decided")
 
     async def abort(self, transactional_id: str) -> None:
-        """Abort the open transaction as if it timed out: its producer is fenced. Returns when the
-        outcome is durable; the markers follow."""
+        """Abort what is open, as a timeout does. Returns when the outcome is durable."""
         self.check(transactional_id)
         transaction = self._ids.get(transactional_id)
-        facts = transaction.written
-        if facts.state is not State.ONGOING:
-            raise KafkaError(
-                ErrorCode.invalid_txn_state,
-                f"no transaction of {transactional_id} is open: it is {facts.state}",
-            )
-        await durable(self._write(transaction, rules.fenced(facts, self._clock.now_ms())))
-        _log.info("a transaction was aborted by request", transactional_id=transactional_id)
+        facts = rules.aborted(transaction.written, self._clock.now_ms())
+        await durable(self._write(transaction, facts))
 
     def _own(self, transactional_id: str, producer: Producer, connection: int) -> Transaction:
         self.check(transactional_id)

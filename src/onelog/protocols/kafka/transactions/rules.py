@@ -107,6 +107,15 @@ def fenced(facts: Facts, now_ms: int, replaced: Producer | None = None) -> Facts
     return _moved(facts, State.PREPARE_ABORT, now_ms, epoch=facts.epoch + 1, replaced=replaced)
 
 
+def aborted(facts: Facts, now_ms: int) -> Facts:
+    """What somebody who is not the producer aborts: its epoch is over, too."""
+    if facts.state is not State.ONGOING:
+        raise KafkaError(
+            ErrorCode.invalid_txn_state, f"no transaction is open: the state is {facts.state}"
+        )
+    return fenced(facts, now_ms)
+
+
 # -- a transaction
 
 
