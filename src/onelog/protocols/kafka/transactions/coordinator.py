@@ -360,9 +360,8 @@ class Coordinator:
     async def abort(self, transactional_id: str) -> None:
         """Abort what is open, as a timeout does. Returns when the outcome is durable."""
         self.check(transactional_id)
-        transaction = self._ids.get(transactional_id)
-        facts = rules.aborted(transaction.written, self._clock.now_ms())
-        await durable(self._write(transaction, facts))
+        found = self._ids.get(transactional_id)
+        await durable(self._write(found, rules.aborted(found.written, self._clock.now_ms())))
 
     def _own(self, transactional_id: str, producer: Producer, connection: int) -> Transaction:
         self.check(transactional_id)
