@@ -106,7 +106,7 @@ def rules_of(vhost: str, user: str, body: Row) -> list[Rule]:
             raise BadRequest("not_strings", right)
         note = note_of(vhost, right, expression)
         for name in names_of(expression):
-            for target, pattern, actions in _said(vhost, right, name):
+            for target, pattern, actions in rules_for(vhost, right, name):
                 made.append(
                     Rule(
                         id="",
@@ -121,7 +121,10 @@ def rules_of(vhost: str, user: str, body: Row) -> list[Rule]:
     return made
 
 
-def _said(vhost: str, right: str, name: Named) -> Iterator[tuple[Target, str, tuple[Action, ...]]]:
+def rules_for(
+    vhost: str, right: str, name: Named
+) -> Iterator[tuple[Target, str, tuple[Action, ...]]]:
+    """What the rules of a right to a name are about, and what they allow. Raises BadRequest."""
     if right == "read":
         yield Target.CURSOR, _cursor(vhost, name), (Action.CONSUME,)
     actions: tuple[Action, ...] = {
@@ -179,14 +182,18 @@ def is_of(rule: Rule, vhost: str, user: str) -> bool:
     )
 
 
+def is_given(rule: Rule) -> bool:
+    """Whether this API made a rule."""
+    return rule.note.partition(" ")[0] == _NOTE and len(rule.who) == 1
+
+
 def permissions_of(rules: Iterable[Rule]) -> list[Row]:
     """Every permission that was given by this API, as it was given."""
     found: dict[tuple[str, str], Row] = {}
     for rule in rules:
-        word, _, rest = rule.note.partition(" ")
-        if word != _NOTE or len(rule.who) != 1:
+        if not is_given(rule):
             continue
-        vhost, right, expression = (*rest.split(" ", 2), "", "")[:3]
+        vhost, right, expression = (*rule.note.split(" ", 3)[1:], "", "", "")[:3]
         user = rule.who[0].removeprefix("user:")
         if right in RIGHTS:
             row = found.setdefault(

@@ -18,12 +18,14 @@ from onelog.admin.rabbitmq.listing import answer, many, one
 from onelog.admin.rabbitmq.permission_forms import (
     EVERYTHING,
     RIGHTS,
-    is_of,
     permissions_of,
     rules_of,
 )
 from onelog.admin.rabbitmq.requests import BadRequest, json_body, need, part
+from onelog.admin.rabbitmq.shown_permissions import replaced_by, shown_permissions
 from onelog.base.errors import NotAuthorized, NotFound
+from onelog.broker import Principal
+from onelog.security.access.judging import selectors_of
 from onelog.security.new_passwords import check_new_password
 from onelog.security.users import Users
 
@@ -66,7 +68,7 @@ def permission_row(user: str, vhost: str) -> Row:
 
 
 def all_permissions(desk: Desk, users: list[str]) -> list[Row]:
-    """Every permission: what rules say, or everything for everybody while there is no rule."""
+    """Every permission that was given here, or everything for everybody while there is no rule."""
     amqp = desk.amqp
     if not amqp.access.rules:
         return [permission_row(user, vhost) for user in users for vhost in amqp.vhost_names()]
@@ -83,7 +85,7 @@ async def keep_permission(desk: Desk, vhost: str, user: str, body: Row) -> None:
             "there are no access rules, so every user may do everything; give others their"
             " permissions first, or disable the user"
         )
-    gone = [row.id for row in access.rules if is_of(row, vhost, user)]
+    gone = [row.id for row in replaced_by(access.rules, vhost, user)]
     await access.change(made, gone, may_open=False)
 
 
@@ -190,10 +192,18 @@ class UserPaths:
 
     # -- permissions
 
+    def _shown(self, users: list[str]) -> list[Row]:
+        """What users may do, by whichever rules."""
+        amqp, groups_of = self._desk.amqp, self._desk.authenticator.groups_of
+        if not amqp.access.rules:
+            return all_permissions(self._desk, users)
+        known = {user: selectors_of(Principal(user, "amqp"), groups_of(user)) for user in users}
+        return shown_permissions(amqp.access.rules, amqp.vhost_names(), known)
+
     async def permissions(self, request: Request) -> Response:
         """Who may do what where."""
         params = request.path_params
-        rows = all_permissions(self._desk, await self._names())
+        rows = self._shown(await self._names())
         if "user" in params:
             user = self._known(part(request, "user"))
             rows = [row for row in rows if row["user"] == user]
@@ -206,7 +216,7 @@ class UserPaths:
         """What a user may do in a virtual host."""
         vhost = self._desk.amqp.known_vhost(part(request, "vhost"))
         user = self._known(part(request, "user"))
-        for row in all_permissions(self._desk, [user]):
+        for row in self._shown([user]):
             if (row["user"], row["vhost"]) == (user, vhost):
                 return one(request, row)
         raise NotFound(f"{user} has no permission in {vhost}")
@@ -229,13 +239,18 @@ class UserPaths:
         need_administrator(self._desk, request)
         vhost, user = part(request, "vhost"), part(request, "user")
         access = self._desk.amqp.access
-        gone = [row.id for row in access.rules if is_of(row, vhost, user)]
+        gone = [row.id for row in replaced_by(access.rules, vhost, user)]
         if not access.rules:
             raise BadRequest(
                 "there are no access rules, so every user may do everything; a narrower permission"
                 " makes rules"
             )
         if not gone:
+            if any(row["vhost"] == vhost for row in self._shown([user])):
+                raise BadRequest(
+                    f"{user} has it by rules that are about others or other things, too: change"
+                    " them with `onelog acl`"
+                )
             raise NotFound(f"{user} has no permission in {vhost}")
         await access.change(remove=gone, may_open=False)
         return Response(status_code=204)
