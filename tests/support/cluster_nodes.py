@@ -44,7 +44,7 @@ class GatheredCluster(NodeCluster):
 
     async def join(self, broker: OwnBroker) -> KnownCluster:
         known = await super().join(broker)
-        await known.until(lambda: len(known.nodes()) >= self.together, "nodes are missing", WAIT_S)
+        await known.until(lambda: len(known.up()) >= self.together, "nodes are missing", WAIT_S)
         return known
 
 

@@ -14,6 +14,7 @@ from onelog.base.errors import Conflict, InvalidRequest
 from onelog.base.ids import PartitionId
 from onelog.cluster.controller import ClusterView, Wish, change_of, plan, reassign, recover
 from onelog.cluster.known import KnownCluster
+from onelog.cluster.node_rows import ClusterMember
 from onelog.cluster.placement import Loads
 from onelog.cluster.rows import (
     NOBODY,
@@ -25,6 +26,7 @@ from onelog.cluster.rows import (
     new_row,
     partition_of,
     row_key,
+    seen_together,
     with_leader,
     with_member,
     with_promise,
@@ -140,6 +142,39 @@ def test_only_a_member_of_isr_or_elr_leads():
 )
 def test_a_node_that_comes_back_counts_as_its_level_allows(level, facts, lost):
     assert facts.has_lost(11, level) is lost
+
+
+def test_a_node_whose_members_row_has_not_come_yet_is_not_there():
+    """Both are written at one revision, and come by two watches."""
+    before = NodeFacts(node=1, node_epoch=11, disk_since=3)
+    assert seen_together(before, 20, 20) == NodeFacts(node=1, node_epoch=20, disk_since=3)
+    assert seen_together(before, 21, 20).is_up, "it was drained since"
+    stale = seen_together(before, 19, 20)
+    assert not stale.is_up
+    only = row(isr={1: 11}, min_insync=1, leader=1, leader_node_epoch=11)
+    assert decided(only, nodes(n1=stale)).leader == NOBODY, "it may have come back empty"
+
+
+async def test_what_is_known_of_a_node_waits_for_both_of_its_rows():
+    """The registration of an empty disk is seen, and the member's row is still the old one."""
+    found: dict[str, Any] = {
+        "nodes/1": SimpleNamespace(revision=20, value=None),
+        "members/1": SimpleNamespace(revision=11, value=ClusterMember(data_uuid="old")),
+    }
+    registration: Any = SimpleNamespace(
+        nodes=SimpleNamespace(get=found.get),
+        members=SimpleNamespace(
+            get=found.get, rows=lambda: iter([("members/1", found["members/1"].value)])
+        ),
+        is_stopping=lambda _node: False,
+    )
+    store: Any = None
+    known = KnownCluster(store, registration, Troubles(ManualClock()), factor=3)
+    assert not known.facts()[1].is_up
+    empty = ClusterMember(data_uuid="new", disk_since=12)
+    found["members/1"] = SimpleNamespace(revision=20, value=empty)
+    facts = known.facts()[1]
+    assert (facts.node_epoch, facts.has_lost(11, Durability.FSYNC)) == (20, True)
 
 
 def test_a_node_back_without_its_records_is_neither_in_sync_nor_eligible_nor_elected():
@@ -344,3 +379,23 @@ async def test_nobody_is_elected_on_request_whose_records_are_gone_since_it_was_
     entry = await store.get(row_key(KEY))
     assert entry is not None
     assert decode_row(entry.value).leader == 1
+
+
+async def test_an_accepted_loss_does_not_override_a_leader_that_is_there_meanwhile(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = await store.put("nodes/2", b"{}")
+    await store.put(row_key(KEY), encode_row(row()))
+    registration: Any = SimpleNamespace()
+    known = KnownCluster(store, registration, Troubles(ManualClock()), factor=3)
+    monkeypatch.setattr(known, "facts", lambda: {2: NodeFacts(node=2, node_epoch=epoch)})
+    with pytest.raises(Conflict, match="node 1 leads"):
+        await known.recover(KEY, 2)
+    entry = await store.get(row_key(KEY))
+    assert entry is not None
+    assert decode_row(entry.value) == row()
+    await store.put(row_key(KEY), encode_row(row(leader=NOBODY, isr={}, elr={1: 11})))
+    assert await known.recover(KEY, 2)
+    entry = await store.get(row_key(KEY))
+    assert entry is not None
+    assert (decode_row(entry.value).leader, decode_row(entry.value).isr) == (2, {2: epoch})

@@ -3,6 +3,8 @@
 Rules:
 - Everything is read from watched rows, so it may be a moment old. Whoever must not act on an old
   row compares its revision when it writes.
+- The registration of a node and its member's row are written together and come by two watches.
+  Whoever decides what a node has waits for both (`facts`).
 - A shard has an owner while one node leads all of its partitions. In between it has none: an
   election is under way.
 """
@@ -31,6 +33,7 @@ from onelog.cluster.rows import (
     is_in_sync,
     partition_of,
     row_key,
+    seen_together,
     with_leader,
 )
 from onelog.log.catalog import Catalog
@@ -101,6 +104,10 @@ class KnownCluster:
         found = self._registration.controller.get(CONTROLLER)
         return NOBODY if found is None else found.value.node
 
+    def up(self) -> set[int]:
+        """The nodes that may take a partition, as soon as both of their rows have come."""
+        return {node for node, facts in self.facts().items() if facts.is_up}
+
     def nodes(self) -> Sequence[NodePlace]:
         """The registered nodes, by number. Publishing asks it once a pass."""
         if self._places is None:
@@ -129,18 +136,22 @@ class KnownCluster:
     def facts(self) -> dict[int, NodeFacts]:
         """What the metadata store says of every member, by its number."""
         found = {}
-        for key, member in self._registration.members.rows():
+        for key, _value in self._registration.members.rows():
             number = number_of(key)
             row = self._registration.nodes.get(node_key(number))
-            found[number] = NodeFacts(
+            known = self._registration.members.get(key)
+            if known is None:
+                continue
+            member = known.value
+            facts = NodeFacts(
                 node=number,
-                node_epoch=0 if row is None else row.revision,
                 disk_since=member.disk_since,
                 cache_since=member.cache_since,
                 process_since=member.process_since,
                 rack=member.rack,
                 draining=member.draining or self._registration.is_stopping(number),
             )
+            found[number] = seen_together(facts, known.revision, 0 if row is None else row.revision)
         return found
 
     # -- partitions
@@ -231,6 +242,7 @@ class KnownCluster:
         for prefix, rows in (
             (PARTITIONS, self.rows),
             (registration.nodes.prefix, registration.nodes),
+            (registration.members.prefix, registration.members),
         ):
             entries = (await self._store.range(prefix)).entries
             if entries:
@@ -282,6 +294,11 @@ class KnownCluster:
                 raise InvalidRequest(
                     f"node {node} has no copy of the partition: nodes"
                     f" {', '.join(map(str, row.replicas))} have one"
+                )
+            if row.leader != NOBODY:
+                raise Conflict(
+                    f"node {row.leader} leads the partition: nothing has to be lost. A partition is"
+                    " recovered only while it has no leader"
                 )
             return recover(row, facts)
 

@@ -183,7 +183,7 @@ class NodeCluster:
         copies."""
 
         def is_enough(count: int) -> bool:
-            known = {row.id for row in self.known.nodes()}
+            known = self.known.up()
             # The watch may be behind: who does not know itself knows nobody who takes a partition.
             is_here = self.registration.node in known
             return is_here and (broker.streams.find(MAIN) is not None or len(known) >= count)
@@ -192,7 +192,7 @@ class NodeCluster:
         while not is_enough(needed):
             few = Unavailable(
                 f"a record of this cluster lies on {needed} nodes before it is answered"
-                f" (cluster.min_insync), and {len(self.known.nodes())} are there: start more nodes"
+                f" (cluster.min_insync), and {len(self.known.up())} are there: start more nodes"
             )
             self._troubles.stand(TOO_FEW, "cluster", few, blocks=True)
             with contextlib.suppress(Timeout):

@@ -36,6 +36,8 @@ PARTITIONS: Final = "partitions/"
 NODES: Final = "nodes/"
 CONTROLLER: Final = "controller"
 
+_replace: Final = msgspec.structs.replace
+
 
 class ReplicaSet(msgspec.Struct, frozen=True, kw_only=True):
     """The row."""
@@ -92,6 +94,15 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         elif level is Durability.MEMORY:
             since = max(since, self.process_since)
         return proved < since
+
+
+def seen_together(member: NodeFacts, revision: int, node_epoch: int) -> NodeFacts:
+    """A node by its two rows: its member's, seen at `revision`, and its registration.
+
+    A registration writes both at one revision, but they come by two watches. Until the member's row
+    has come, too, nobody knows what that start found gone: the node counts as not registered.
+    """
+    return _replace(member, node_epoch=node_epoch if revision >= node_epoch else 0)
 
 
 class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,8 +163,6 @@ def decode_row(value: bytes) -> ReplicaSet:
 
 
 # -- steps
-
-_replace: Final = msgspec.structs.replace
 
 
 def with_member(row: ReplicaSet, node: int, node_epoch: int) -> ReplicaSet:

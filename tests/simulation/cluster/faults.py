@@ -37,6 +37,10 @@ class Faults:
         match kind:
             case "die":
                 self.kill(node, chance.choice(DEATHS), length_s)
+            case "empty":
+                leader = world.store.rows[partition][0].leader
+                if leader != NOBODY:
+                    self.kill(world.nodes[leader], "disk", 0.1 * length_s)
             case "die all":
                 self.kill_all(chance.choice(("kill", "power")))
             case "pause":

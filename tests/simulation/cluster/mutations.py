@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.cluster import mutations_of_replicas as replicas
 from tests.simulation.cluster import mutations_of_rows as rows
 from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.cluster.worlds import StormWorld, SuccessionWorld
+from tests.simulation.cluster.worlds import ApartWorld, StormWorld, SuccessionWorld
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -41,6 +41,7 @@ MUTATIONS: dict[Mutation, tuple[type[ClusterWorld], int]] = {
     rows.takes_a_lease_for_a_lock: (StormWorld, 59),
     rows.controls_without_a_fence: (StormWorld, 63),
     rows.trusts_every_proof: (StormWorld, 2),
+    rows.takes_a_registration_before_its_members_row: (ApartWorld, 2),
     rows.proves_with_the_process_of_today: (StormWorld, 1),
     rows.ignores_the_elr: (StormWorld, 32),
     rows.keeps_the_elr: (StormWorld, 0),

@@ -12,6 +12,7 @@ from onelog.cluster import controller, rows
 from onelog.cluster.membership import Membership, RowOutcome
 from onelog.cluster.rows import NodeFacts, PartitionChange, ReplicaSet
 from onelog.log.promises import Durability
+from tests.simulation.cluster import node as nodes
 from tests.simulation.cluster import operators
 from tests.simulation.cluster.node import SimulatedNode
 from tests.simulation.cluster.store import SimulatedStore
@@ -64,6 +65,15 @@ def proves_with_the_process_of_today(patch: Patch) -> None:
         return honest(msgspec.structs.replace(row, isr=isr, elr=elr), nodes)
 
     patch.setattr(controller, "_pruned", pruned)
+
+
+def takes_a_registration_before_its_members_row(patch: Patch) -> None:
+    """A node is back: it is elected before anybody has heard that its disk is another one."""
+
+    def seen_together(member: NodeFacts, _revision: int, node_epoch: int) -> NodeFacts:
+        return msgspec.structs.replace(member, node_epoch=node_epoch)
+
+    patch.setattr(nodes, "seen_together", seen_together)
 
 
 def ignores_the_elr(patch: Patch) -> None:

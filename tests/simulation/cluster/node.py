@@ -28,7 +28,7 @@ from onelog.cluster.outputs import (
     WriteRow,
 )
 from onelog.cluster.replica import ClusterReplica
-from onelog.cluster.rows import NodeFacts, PartitionChange, ReplicaSet
+from onelog.cluster.rows import NodeFacts, PartitionChange, ReplicaSet, seen_together
 from onelog.log.promises import Durability
 from onelog.storage.engine import PartitionKey
 from tests.simulation.cluster.checker import Violation
@@ -75,6 +75,9 @@ class SimulatedNode:
         self.replicas: dict[PartitionKey, ClusterReplica] = {}
         self.rows: dict[PartitionKey, tuple[ReplicaSet, int]] = {}
         self.facts: dict[int, NodeFacts] = {}
+        self.epochs: dict[int, int] = {}
+        self.members: dict[int, tuple[NodeFacts, int]] = {}
+        """What each member's row says, and its revision: another watch than that of nodes."""
         self.controller = (-1, 0)
         self.seen_revision = 0
         self.linked_to: set[int] = set()
@@ -132,6 +135,8 @@ class SimulatedNode:
         store = self.world.store
         self.node_epoch = node_epoch
         self.rows, self.facts = dict(store.rows), dict(store.nodes)
+        self.epochs = {one: facts.node_epoch for one, facts in store.nodes.items()}
+        self.members = {one: (facts, store.members[one]) for one, facts in store.nodes.items()}
         self.controller, self.seen_revision = store.controller, store.revision
         self.wishes = dict(self.world.wishes)
         for partition in self.rows:
@@ -160,15 +165,32 @@ class SimulatedNode:
             self._row_changed(change.partition)
         elif change.facts is not None:
             facts = change.facts
-            self.facts = {**self.facts, facts.node: facts}
-            for replica in self.replicas.values():
-                replica.nodes_seen(self.facts, self.now)
+            if not self.world.is_apart:
+                self.members[facts.node] = facts, change.member
+            self._nodes_changed(facts.node, facts.node_epoch)
             if facts.node == self.number and not facts.is_up and self.node_epoch:
                 self.world.join(self)  # the lease is gone, and the process lives
-            self._touch_all()
         elif change.controller is not None:
             self.controller = (change.controller, change.revision)
         self.world.plan_soon(self)
+
+    def told_of_member(self, change: Change) -> None:
+        """The watch of members' rows, where that is another one."""
+        facts = change.facts
+        if facts is None or change.member <= self.members.get(facts.node, (facts, 0))[1]:
+            return
+        self.members[facts.node] = facts, change.member
+        self._nodes_changed(facts.node, self.epochs.get(facts.node, 0))
+        self.world.plan_soon(self)
+
+    def _nodes_changed(self, number: int, node_epoch: int) -> None:
+        self.epochs[number] = node_epoch
+        if number in self.members:
+            facts = seen_together(*self.members[number], node_epoch)
+            self.facts = {**self.facts, number: facts}
+        for replica in self.replicas.values():
+            replica.nodes_seen(self.facts, self.now)
+        self._touch_all()
 
     def _row_changed(self, partition: PartitionKey) -> None:
         row, revision = self.rows[partition]

@@ -24,6 +24,8 @@ class Change(msgspec.Struct, frozen=True):
     partition: PartitionKey | None = None
     row: ReplicaSet | None = None
     facts: NodeFacts | None = None
+    member: int = 0
+    """The revision of the member's row behind `facts`."""
     controller: int | None = None
 
 
@@ -34,6 +36,8 @@ class SimulatedStore:
         self.revision = 1
         self.rows: dict[PartitionKey, tuple[ReplicaSet, int]] = {}
         self.nodes: dict[int, NodeFacts] = {}
+        self.members: dict[int, int] = {}
+        """The revision of each member's row."""
         self.controller: tuple[int, int] = (-1, 0)
         """The node, and the revision of the row."""
         self._tell = tell
@@ -77,6 +81,7 @@ class SimulatedStore:
         old = self.nodes.get(node, NodeFacts(node=node, rack=rack))
         news = {f"{what}_since": revision for what in lost}
         facts = msgspec.structs.replace(old, node_epoch=revision, **news)  # type: ignore[arg-type]
+        self.members[node] = revision
         self._put_facts(facts, revision)
         return revision
 
@@ -89,8 +94,9 @@ class SimulatedStore:
     def drain(self, node: int, *, draining: bool) -> None:
         facts = self.nodes.get(node)
         if facts is not None:
-            self._put_facts(msgspec.structs.replace(facts, draining=draining), self._next())
+            self.members[node] = revision = self._next()
+            self._put_facts(msgspec.structs.replace(facts, draining=draining), revision)
 
     def _put_facts(self, facts: NodeFacts, revision: int) -> None:
         self.nodes[facts.node] = facts
-        self._tell(Change(revision, facts=facts))
+        self._tell(Change(revision, facts=facts, member=self.members[facts.node]))

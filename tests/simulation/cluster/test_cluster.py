@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation.cluster.faults import KINDS
 from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.cluster.worlds import StormWorld, SuccessionWorld, run_seed
+from tests.simulation.cluster.worlds import ApartWorld, StormWorld, SuccessionWorld, run_seed
 
 WORLDS = (ClusterWorld, StormWorld, SuccessionWorld)
 SEEDS = 1_200
@@ -31,8 +31,13 @@ def test_no_fault_of_a_cluster_takes_back_what_anybody_was_told(first, world):
         run_seed(seed, world)
 
 
+def test_nobody_is_elected_before_what_its_start_found_gone_is_known():
+    for seed in range(EACH):
+        run_seed(seed, ApartWorld)
+
+
 @pytest.mark.fault_long
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [*WORLDS, ApartWorld])
 def test_no_fault_of_many_clusters_takes_back_what_anybody_was_told(world):
     first = random.randrange(SEEDS, 1 << 40)
     for seed in range(first, first + SEEDS_LONG):
@@ -41,7 +46,7 @@ def test_no_fault_of_many_clusters_takes_back_what_anybody_was_told(world):
 
 def test_one_seed_of_a_cluster_runs_the_same_every_time():
     name, _, number = os.environ.get("ONELOG_SEED", "").rpartition(":")
-    world = {one.__name__: one for one in WORLDS}.get(name, ClusterWorld)
+    world = {one.__name__: one for one in (*WORLDS, ApartWorld)}.get(name, ClusterWorld)
     one, two = run_seed(int(number or 7), world), run_seed(int(number or 7), world)
     assert one.now == two.now
     assert one.checker.count == two.checker.count
@@ -49,7 +54,7 @@ def test_one_seed_of_a_cluster_runs_the_same_every_time():
 
 
 REACHED = ("answered", "refused", "unknown", "cuts", "copied anew", "offline", "recovered",
-           "accepted", "ambushed", *KINDS)  # fmt: skip
+           "accepted", "ambushed", "empty", *KINDS)  # fmt: skip
 
 
 def test_the_seeds_of_clusters_reach_what_they_are_for():
@@ -57,6 +62,8 @@ def test_the_seeds_of_clusters_reach_what_they_are_for():
     for world in WORLDS:
         for seed in range(100):
             found += run_seed(seed, world).checker.count
+    for seed in range(10):
+        found += run_seed(seed, ApartWorld).checker.count
     missing = [name for name in REACHED if not found[name]]
     assert not missing
     assert found["answered"] > found["attempted"] // 3, "many calls succeed"

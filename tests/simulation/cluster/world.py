@@ -59,6 +59,8 @@ class ClusterWorld:
     """How many syncs of a log keep its high watermark, too."""
     slow_links: tuple[float, ...] = (1.0, 1.0, 20.0)
     """How much slower than others the links of one node are."""
+    is_apart = False
+    """Whether the rows of members come by a watch of their own, later than registrations."""
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = random.Random(seed)
@@ -69,8 +71,9 @@ class ClusterWorld:
         """No more faults."""
         self.checker = Checker()
         self.store = SimulatedStore(self._tell)
-        self.watch_times: dict[int, float] = {}
-        self.news: defaultdict[int, deque[Change]] = defaultdict(deque)
+        self.watch_times: dict[tuple[int, str], float] = {}
+        self.news: defaultdict[tuple[int, str], deque[Change]] = defaultdict(deque)
+        """By node and watch."""
         self.cut_off: set[int] = set()
         """Nodes that do not reach the store."""
         self.deaf: set[int] = set()
@@ -155,18 +158,25 @@ class ClusterWorld:
             self._tell_node(node, change)
 
     def _tell_node(self, node: SimulatedNode, change: Change) -> None:
-        when = max(self.watch_times.get(node.number, 0.0), self.now + self.delay())
-        self.watch_times[node.number] = when
-        self.news[node.number].append(change)
-        self.at(when, partial(self._come, node))
+        self._tell_by(node, "rows", change, self.delay())
+        if self.is_apart and change.facts is not None:
+            late_s = self.chance.choice((0.0, 0.0, 0.1, 0.5)) * self.chance.random()
+            self._tell_by(node, "members", change, self.delay() + late_s)
 
-    def _come(self, node: SimulatedNode) -> None:
+    def _tell_by(self, node: SimulatedNode, watch: str, change: Change, wait_s: float) -> None:
+        when = max(self.watch_times.get((node.number, watch), 0.0), self.now + wait_s)
+        self.watch_times[node.number, watch] = when
+        self.news[node.number, watch].append(change)
+        self.at(when, partial(self._come, node, watch))
+
+    def _come(self, node: SimulatedNode, watch: str) -> None:
         """The oldest change that a node has not seen comes, or waits on."""
         if node.number in self.cut_off or node.number in self.deaf:
-            self.at(self.now + 0.1, partial(self._come, node))
+            self.at(self.now + 0.1, partial(self._come, node, watch))
         else:
-            change = self.news[node.number].popleft()
-            self.on(node, lambda: node.told(change))
+            change = self.news[node.number, watch].popleft()
+            told = node.told if watch == "rows" else node.told_of_member
+            self.on(node, lambda: told(change))
 
     def write_row(self, node: SimulatedNode, change: PartitionChange, reply: Reply) -> None:
         """Apply a change, or not, and answer, or not."""

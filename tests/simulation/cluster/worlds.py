@@ -34,6 +34,18 @@ class SuccessionWorld(ClusterWorld):
     )  # fmt: skip
 
 
+class ApartWorld(StormWorld):
+    """What a start found gone is heard later than the start itself, and leaders come back empty."""
+
+    is_apart = True
+    min_insyncs = (1, 2, 2)
+    many = (4, 12)
+    kinds = (
+        "empty", "empty", "empty", "die", "pause", "cut", "lie", "control", "store", "drain",
+        "elect",
+    )  # fmt: skip
+
+
 def run_seed(seed: int, world: type[ClusterWorld] = ClusterWorld) -> ClusterWorld:
     """One seed; what fails names it."""
     made = world(seed)
