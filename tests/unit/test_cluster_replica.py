@@ -383,6 +383,23 @@ def test_a_copy_that_needs_what_is_gone_is_put_off_while_it_may_be_elected():
     assert 2 not in of(WriteRow, outputs)[0].change.row.isr
 
 
+def test_a_member_that_has_what_was_answered_goes_on_however_much_was_compacted():
+    """The last segment begins where nothing was answered yet: nothing there is compacted."""
+    led = Led(filled(1, 1, 1, 1), isr=(1, 2))
+    led.leader.high_watermark = led.log.high_watermark = 2
+    led.log.gone_below = 4
+    led.open(2, 2)
+    outputs = led.leader.flush(0.0)
+    assert not of(CloseFeed, outputs)
+    assert not of(WriteRow, outputs), "it stays in sync"
+    led.open(3, 2)
+    assert of(CloseFeed, led.leader.flush(0.0))[0].reason is CloseReason.BEHIND
+    led.open(2, 1)
+    outputs = led.leader.flush(0.0)
+    assert of(CloseFeed, outputs)[0].reason is CloseReason.OVER, "it lacks what was answered"
+    assert 2 not in of(WriteRow, outputs)[0].change.row.isr
+
+
 def test_a_feed_that_the_start_overtook_is_closed():
     led = Led(filled(1, 1, 1))
     led.open(2, 0, -1)

@@ -14,7 +14,7 @@ Rules (the reference is Kafka's, with KIP-101, 207, 279, 320, 497, 841, 903 and 
   exclude each other. So the ISR that counts is never smaller than the one in the store.
 - A row of another epoch, another leader or another process of this node deposes this leader.
 - A replica in ISR or ELR that comes back with less than the high watermark has lost records. It
-  leaves both.
+  leaves both. One that has the high watermark never does, however much was compacted.
 This is the `Progress` of its partition (`log/progress.py`).
 """
 
@@ -159,8 +159,7 @@ class ReplicaLeader:
         self._opened[node] = frame.feed
         log = self._log
         has_none = frame.last_epoch < 0
-        # A copy that has nothing yet has nothing that compaction deleted.
-        is_behind = frame.end < (log.start if has_none else max(log.start, log.gone_below))
+        is_behind = frame.end < self._first_for(node, frame)
         if not frame.observer and (is_behind or frame.end < self.high_watermark):
             self.members.lost(node)
         if is_behind and not frame.observer and self.members.counts_on(node):
@@ -180,6 +179,19 @@ class ReplicaLeader:
         self._feeds[node] = feed
         if not frame.observer:
             self._take_ends(feed, frame.end, frame.durable)
+
+    def _first_for(self, node: int, frame: OpenFeed) -> int:
+        """What a copy must reach to go on from where it ends.
+
+        A copy that has nothing yet has nothing that compaction deleted. Only what all members had
+        is compacted, so a member that has reached the high watermark lacks no tombstone: what the
+        log says of its compaction is where its last segment begins, and may lie beyond.
+        """
+        log = self._log
+        has_all = self.members.counts_on(node) and frame.end >= self.high_watermark
+        if frame.last_epoch < 0 or has_all:
+            return log.start
+        return max(log.start, log.gone_below)
 
     def acked(self, node: int, frame: AckFeed, now: float) -> None:
         """A replica says how far it is."""

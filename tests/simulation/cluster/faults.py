@@ -12,6 +12,7 @@ from tests.simulation.cluster.operators import OPERATIONS, Operators
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import ClusterWorld
 
+LOSSES = {"power", "disk", "rot"}
 DEATHS = ("kill", "kill", "kill", "power", "power", "disk")
 KINDS = (
     "die", "die", "die", "die all", "pause", "pause", "break", "cut", "isolate", "exile", "exile",
@@ -63,6 +64,8 @@ class Faults:
                 self._rot(node, partition)
             case "trim" | "compact":
                 self._shorten(kind)
+            case "wane":
+                self._wane(partition)
             case "jump":
                 node.born += chance.random() * 2
             case "ambush":
@@ -136,18 +139,23 @@ class Faults:
     # -- logs
 
     def _shorten(self, kind: str) -> None:
-        """Every leader trims its log, or compacts it."""
+        """Every leader trims its log; or every log begins a segment anew, and compacts the others.
+
+        What a log says of its compaction is where its last segment begins, wherever that is: the
+        high watermark bounds what was dropped, not what is said.
+        """
+        chance = self._world.chance
         for partition in self._world.partitions:
             for node in self._world.nodes:
                 replica = node.replicas.get(partition)
-                if replica is not None and replica.leader is not None:
-                    log = node.logs[partition]
-                    bound = self._world.chance.randint(log.start, log.high_watermark)
-                    if kind == "trim":
-                        log.trim(bound)
-                    else:
-                        log.gone_below = max(log.gone_below, bound)
-                    node.touch(partition)
+                if replica is None:
+                    continue
+                log = node.logs[partition]
+                if kind == "compact":
+                    log.seal(chance.randint(log.start, log.end))
+                elif replica.leader is not None:
+                    log.trim(chance.randint(log.start, log.high_watermark))
+                node.touch(partition)
 
     # -- what takes more than one fault
 
@@ -173,6 +181,26 @@ class Faults:
             self.kill(world.nodes[leader.leader], "kill", 1.0 + 2 * chance.random())
 
         world.at(world.now + lag_s * (0.8 + 0.4 * chance.random()), elect)
+
+    def _wane(self, partition: PartitionKey) -> None:
+        """Segments end where nobody has answered yet, copies open their feeds again, and a leader
+        loses its disk: the only one that does, so that nothing answered may be lost."""
+        world, chance = self._world, self._world.chance
+        self._shorten("compact")
+        row, _revision = world.store.rows[partition]
+        if row.leader == NOBODY:
+            return
+        for copy in row.replicas:
+            if copy != row.leader and chance.random() < 0.8:
+                self.cut([(row.leader, copy), (copy, row.leader)], 0.3 * chance.random())
+
+        def lose_disk() -> None:
+            leader = world.store.rows[partition][0].leader
+            others = [ways for node, ways in world.died.items() if node != leader]
+            if not world.is_calm and leader != NOBODY and not any(map(LOSSES.intersection, others)):
+                self.kill(world.nodes[leader], "disk", 0.2 + chance.random())
+
+        world.at(world.now + 0.1 + 0.5 * chance.random(), lose_disk)
 
     def _relent(self, partition: PartitionKey) -> None:
         """A stream asks for less. Before all have heard of it, another node controls, and one that

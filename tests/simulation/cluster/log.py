@@ -26,6 +26,7 @@ class SimulatedLog:
         self.high_watermark = 0
         self.kept = 0
         self.gone_below = 0
+        """Where the last segment begins: what lies before it may be compacted."""
         self.cuts = 0
         """How often records went: a sync that began before says nothing of what came after."""
         self.epochs = EpochHistory()
@@ -80,10 +81,15 @@ class SimulatedLog:
             self.first = start
             self.kept = max(self.kept, start)
 
+    def seal(self, at: int) -> None:
+        """A segment ends; compaction works on sealed ones."""
+        self.gone_below = max(self.gone_below, at)
+
     def truncate(self, end: int) -> None:
         assert end >= self.high_watermark, "what all replicas had is cut"
         del self.records[end - self.first :]
         self.durable = min(self.durable, self.end)
+        self.gone_below = min(self.gone_below, self.end)
         self.epochs.truncate(self.end)
         self.cuts += 1
 
@@ -98,6 +104,7 @@ class SimulatedLog:
         self.is_damaged = False
         self.records, self.epochs = [], EpochHistory()
         self.start = self.first = self.durable = self.high_watermark = self.kept = start
+        self.gone_below = start
         self.cuts += 1
 
     def keep(self) -> None:
@@ -116,4 +123,5 @@ class SimulatedLog:
         if self.end > self.durable:
             left = chance.choice((self.durable, chance.randint(self.durable, self.end)))
             del self.records[left - self.first :]
+        self.gone_below = min(self.gone_below, self.end)
         self.epochs.truncate(self.end)

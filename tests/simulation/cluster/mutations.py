@@ -14,22 +14,23 @@ import pytest
 from tests.simulation.cluster import mutations_of_replicas as replicas
 from tests.simulation.cluster import mutations_of_rows as rows
 from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.cluster.worlds import ApartWorld, StormWorld, SuccessionWorld
+from tests.simulation.cluster.worlds import ApartWorld, StormWorld, SuccessionWorld, WaningWorld
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 MUTATIONS: dict[Mutation, tuple[type[ClusterWorld], int]] = {
-    replicas.truncates_by_high_watermark: (StormWorld, 1),
+    replicas.truncates_by_high_watermark: (StormWorld, 2),
     replicas.opens_without_a_comparison: (StormWorld, 7),
     replicas.takes_pieces_of_a_deposed_leader: (StormWorld, 12),
     replicas.says_durable_what_is_written: (StormWorld, 293),
-    replicas.copies_anew_while_it_is_eligible: (StormWorld, 28),
-    replicas.elects_a_damaged_replica: (StormWorld, 21),
+    replicas.copies_anew_while_it_is_eligible: (StormWorld, 69),
+    replicas.elects_a_damaged_replica: (StormWorld, 3),
     replicas.shows_what_its_leader_shows: (StormWorld, 0),
+    replicas.drops_members_by_the_last_segment: (WaningWorld, 362),
     replicas.counts_a_replica_before_its_epochs_start: (StormWorld, 118),
     replicas.counts_a_replica_that_lags: (StormWorld, 2),
     replicas.answers_before_it_is_durable: (StormWorld, 48),
-    replicas.answers_alone: (StormWorld, 7),
+    replicas.answers_alone: (StormWorld, 8),
     replicas.moves_beyond_the_pending_isr: (StormWorld, 553),
     replicas.shrinks_before_it_is_committed: (StormWorld, 21),
     replicas.answers_with_too_few_replicas: (StormWorld, 2),
@@ -42,11 +43,11 @@ MUTATIONS: dict[Mutation, tuple[type[ClusterWorld], int]] = {
     rows.controls_without_a_fence: (StormWorld, 63),
     rows.trusts_every_proof: (StormWorld, 2),
     rows.takes_a_registration_before_its_members_row: (ApartWorld, 2),
-    rows.proves_with_the_process_of_today: (StormWorld, 1),
+    rows.proves_with_the_process_of_today: (StormWorld, 5),
     rows.ignores_the_elr: (StormWorld, 32),
     rows.keeps_the_elr: (StormWorld, 0),
-    rows.elects_any_replica: (StormWorld, 9),
-    rows.elects_a_draining_replica: (StormWorld, 1),
+    rows.elects_any_replica: (StormWorld, 2),
+    rows.elects_a_draining_replica: (StormWorld, 10),
     rows.ends_a_reassignment_at_once: (StormWorld, 29),
     rows.keeps_the_elr_when_promises_change: (SuccessionWorld, 432),
     rows.raises_the_level_at_once: (StormWorld, 8),

@@ -124,6 +124,16 @@ def shows_what_its_leader_shows(patch: Patch) -> None:
 # -- leaders
 
 
+def drops_members_by_the_last_segment(patch: Patch) -> None:
+    """A member that ends before the last segment begins is taken for one that lacks tombstones."""
+
+    def first_for(leader: ReplicaLeader, _node: int, frame: OpenFeed) -> int:
+        log = leader._log
+        return log.start if frame.last_epoch < 0 else max(log.start, log.gone_below)
+
+    patch.setattr(ReplicaLeader, "_first_for", first_for)
+
+
 def counts_a_replica_before_its_epochs_start(patch: Patch) -> None:
     def ready(leader: ReplicaLeader) -> dict[int, int]:
         return {

@@ -15,9 +15,17 @@ import pytest
 
 from tests.simulation.cluster.faults import KINDS
 from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.cluster.worlds import ApartWorld, StormWorld, SuccessionWorld, run_seed
+from tests.simulation.cluster.worlds import (
+    ApartWorld,
+    StormWorld,
+    SuccessionWorld,
+    WaningWorld,
+    run_seed,
+)
 
 WORLDS = (ClusterWorld, StormWorld, SuccessionWorld)
+NARROW = (ApartWorld, WaningWorld)
+"""Worlds for one class of mistakes each: a few seeds are enough."""
 SEEDS = 1_200
 EACH = 200
 """Seeds of one test, so that cores can share them."""
@@ -36,8 +44,13 @@ def test_nobody_is_elected_before_what_its_start_found_gone_is_known():
         run_seed(seed, ApartWorld)
 
 
+def test_no_member_leaves_because_of_where_a_segment_begins():
+    for seed in range(EACH):
+        run_seed(seed, WaningWorld)
+
+
 @pytest.mark.fault_long
-@pytest.mark.parametrize("world", [*WORLDS, ApartWorld])
+@pytest.mark.parametrize("world", [*WORLDS, *NARROW])
 def test_no_fault_of_many_clusters_takes_back_what_anybody_was_told(world):
     first = random.randrange(SEEDS, 1 << 40)
     for seed in range(first, first + SEEDS_LONG):
@@ -46,7 +59,7 @@ def test_no_fault_of_many_clusters_takes_back_what_anybody_was_told(world):
 
 def test_one_seed_of_a_cluster_runs_the_same_every_time():
     name, _, number = os.environ.get("ONELOG_SEED", "").rpartition(":")
-    world = {one.__name__: one for one in (*WORLDS, ApartWorld)}.get(name, ClusterWorld)
+    world = {one.__name__: one for one in (*WORLDS, *NARROW)}.get(name, ClusterWorld)
     one, two = run_seed(int(number or 7), world), run_seed(int(number or 7), world)
     assert one.now == two.now
     assert one.checker.count == two.checker.count
@@ -54,7 +67,7 @@ def test_one_seed_of_a_cluster_runs_the_same_every_time():
 
 
 REACHED = ("answered", "refused", "unknown", "cuts", "copied anew", "offline", "recovered",
-           "accepted", "ambushed", "empty", *KINDS)  # fmt: skip
+           "accepted", "ambushed", "empty", "wane", *KINDS)  # fmt: skip
 
 
 def test_the_seeds_of_clusters_reach_what_they_are_for():
@@ -62,8 +75,9 @@ def test_the_seeds_of_clusters_reach_what_they_are_for():
     for world in WORLDS:
         for seed in range(100):
             found += run_seed(seed, world).checker.count
-    for seed in range(10):
-        found += run_seed(seed, ApartWorld).checker.count
+    for world in NARROW:
+        for seed in range(10):
+            found += run_seed(seed, world).checker.count
     missing = [name for name in REACHED if not found[name]]
     assert not missing
     assert found["answered"] > found["attempted"] // 3, "many calls succeed"

@@ -46,6 +46,18 @@ class ApartWorld(StormWorld):
     )  # fmt: skip
 
 
+class WaningWorld(StormWorld):
+    """Logs whose segments end behind the high watermark, and feeds that are opened again."""
+
+    levels = (Durability.FSYNC, Durability.FSYNC, Durability.FSYNC)
+    sizes = (3, 3, 3)
+    min_insyncs = (2, 2, 2)
+    luck = (0.03, 0.25)
+    keeps = (0.02, 0.1)
+    many = (3, 10)
+    kinds = ("wane", "wane", "compact", "break", "pause", "cut", "elect", "lie")
+
+
 def run_seed(seed: int, world: type[ClusterWorld] = ClusterWorld) -> ClusterWorld:
     """One seed; what fails names it."""
     made = world(seed)
