@@ -128,6 +128,16 @@ async def test_another_node_refuses_clients_with_the_address_of_the_owner(tmp_pa
         assert node.server.desk() is not None
 
 
+async def test_an_owner_that_may_have_been_deposed_opens_no_connection(tmp_path: Path) -> None:
+    async with electing(tmp_path, 0) as node:
+        node.broker.shards.is_fresh = lambda _shard: False
+        text = await node.refusal()
+        assert "(320)" in text
+        assert "cut off" in text
+        node.broker.shards.is_fresh = lambda _shard: True
+        assert await node.talk(lambda channel: channel.queue_declare("q").method.queue) == "q"
+
+
 async def test_a_client_that_is_refused_finds_the_owner_among_its_addresses(
     tmp_path: Path,
 ) -> None:

@@ -196,6 +196,24 @@ async def test_each_shard_has_one_owner_who_serves_its_names(nodes: Nodes) -> No
                     nodes[number].broker.shards.check_led(name)
 
 
+async def test_an_owner_that_is_cut_off_from_all_does_not_answer_for_its_shards(
+    nodes: Nodes,
+) -> None:
+    await nodes.start(1, 2, 3)
+    one = nodes[1]
+    await eventually(lambda: bool(one.broker.shards.owned))
+    name = next(n for n in (b"client-%d" % n for n in range(99)) if one.broker.shards.leads(n))
+    assert one.broker.shards.holds(name)
+    one.cluster.registration.kept_at = float("-inf")
+    # All replicas follow it: nobody else was elected.
+    await eventually(lambda: one.broker.shards.holds(name))
+    assert one.cluster.links is not None
+    await one.cluster.links.forget(2)
+    await one.cluster.links.forget(3)
+    assert one.broker.shards.leads(name)
+    assert not one.broker.shards.holds(name)
+
+
 async def test_what_a_session_of_another_node_needs_stays_also_while_its_shard_moves(
     nodes: Nodes,
 ) -> None:

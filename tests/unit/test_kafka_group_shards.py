@@ -88,6 +88,21 @@ async def test_a_group_of_another_node_is_not_coordinated_here(rig: Rig) -> None
     assert not len(rig.groups)
 
 
+async def test_a_coordinator_that_may_have_been_deposed_answers_nothing(rig: Rig) -> None:
+    group = name(rig)
+    first = await rig.joined(group)
+    rig.broker.shards.is_fresh = lambda _shard: False
+    for what, call in calls(rig, group).items():
+        with pytest.raises(NotOwner):  # NOT_COORDINATOR
+            call()
+            pytest.fail(what)
+    with pytest.raises(NotOwner):
+        await rig.join(group)
+    rig.broker.shards.is_fresh = lambda _shard: True
+    assert rig.groups.find(group) is not None, "it was the owner after all"
+    assert rig.groups.heartbeat(group, first.member_id, None, first.generation) is E.none
+
+
 async def test_all_that_wait_hear_of_the_loss_of_their_coordinator_and_others_go_on(
     rig: Rig,
 ) -> None:

@@ -109,6 +109,20 @@ async def test_while_nobody_owns_a_shard_its_clients_are_to_try_again(tmp_path: 
         assert (await refused(node, other)).reason == 0x88
 
 
+@pytest.mark.parametrize("expiry_s", [None, 60])
+async def test_an_owner_that_may_have_been_deposed_accepts_nobody(
+    tmp_path: Path, expiry_s: int | None
+) -> None:
+    async with electing(tmp_path, 1) as (node, _cluster):
+        mine = name_in(node.broker, 1)
+        node.broker.shards.is_fresh = lambda _shard: False
+        answer = await refused(node, mine, expiry_s=expiry_s)
+        assert (answer.reason, answer.properties.server_reference) == (0x88, None)
+        assert not len(node.broker.sessions)
+        node.broker.shards.is_fresh = lambda _shard: True
+        assert (await node.client(mine)).connack.reason == 0
+
+
 async def test_a_shard_whose_rows_are_still_read_serves_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,27 @@ async def test_a_name_of_another_node_names_its_owner() -> None:
         unknown.check_led(b"x")
 
 
+async def test_a_node_that_may_have_been_deposed_answers_for_no_name_and_keeps_what_it_has() -> (
+    None
+):
+    shards, _ = make(owner=0)
+    said: list[str] = []
+    service = Serving("a", said)
+    await shards.register(service)
+    for shard in (0, 1):
+        await shards.lead(shard)
+    fresh = {0}
+    shards.is_fresh = fresh.__contains__
+    shards.check(service, name_in(shards, 0))
+    with pytest.raises(NotOwner, match="cut off") as raised:
+        shards.check(service, name_in(shards, 1))
+    assert raised.value.node == -1, "nobody knows who it is"
+    assert [shards.holds(name_in(shards, one)) for one in (0, 1, 2)] == [True, False, False]
+    fresh.add(1)
+    shards.check(service, name_in(shards, 1))
+    assert said == ["a+0", "a+1"], "it was the owner after all"
+
+
 async def test_names_are_loading_until_their_service_has_taken_the_shard() -> None:
     shards, _ = make()
     said: list[str] = []

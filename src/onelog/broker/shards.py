@@ -9,6 +9,8 @@ Rules:
 - A name counts as served only while its service has taken its shard: nothing is answered from rows
   that are still being read (StateLoading), or that another node owns (NotOwner).
 - From the call of `lose` on no name of the shard is served, also while a service still takes it.
+- A node that may have been deposed without having heard of it answers for no name (NotOwner): its
+  clients find the owner by another node. What it has stays, for it may be the owner after all.
 - A write that the shard's partition refuses (NotLeader) means that the shard is lost, and never
   that its rows are damaged.
 """
@@ -81,6 +83,9 @@ class Shards:
         self.placement = Placement()
         self.is_elected = False
         """Whether elections decide which shards this node owns. False: it owns all of them."""
+        self.is_fresh: Callable[[int], bool] = lambda _shard: True
+        """Whether nobody else can have owned a shard that is led here for long: the node may still
+        answer for it."""
         self._places = [_Place()]
 
     def open(self, placement: Placement, *, led: bool) -> None:
@@ -130,14 +135,23 @@ class Shards:
     def check(self, service: ShardService, name: bytes) -> None:
         """Raise NotOwner, StateLoading, or the error because of which a service could not take the
         shard of a name."""
-        place = self._places[self.placement.shard(name)]
+        shard = self.placement.shard(name)
+        place = self._places[shard]
         if not place.is_led:
             raise self._not_owned(name)
+        if not self.is_fresh(shard):
+            text = name.decode(errors="replace")
+            raise NotOwner(f"another node may own {text} by now: this one is cut off from it")
         if service not in place.taken:
             failed = place.failed.get(service)
             if failed is not None:
                 raise again(failed)
             raise StateLoading(f"the rows of {name.decode(errors='replace')} are being read")
+
+    def holds(self, name: bytes) -> bool:
+        """Whether this node leads the shard of a name, and nobody else can have for long."""
+        shard = self.placement.shard(name)
+        return self._places[shard].is_led and self.is_fresh(shard)
 
     def leads(self, name: bytes) -> bool:
         """Whether this node leads the shard of a name, as far as it knows."""

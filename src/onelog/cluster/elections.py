@@ -20,6 +20,9 @@ FAILED: Final = "shard-election"
 class ShardServices(Protocol):
     """Whoever hears of elections (`broker/shards.py`)."""
 
+    is_fresh: Callable[[int], bool]
+    """Whether the node may still answer for a shard that is led here."""
+
     @property
     def led(self) -> set[int]:
         """The shards that are led here."""

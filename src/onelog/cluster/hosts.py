@@ -388,6 +388,12 @@ class ReplicaHost:
         driver = self.drivers.get(key)
         return driver.partition if driver is not None and driver.is_leading else None
 
+    def holds_shard(self, shard: int) -> bool:
+        """Whether all that this node leads of a shard may be shown."""
+        drivers = [self.drivers.get(key) for key in self._known.shards()[shard]]
+        leaders = [driver.replica.leader for driver in drivers if driver is not None]
+        return all(leader is None or self.holds(leader) for leader in leaders)
+
     def led_shards(self) -> set[int]:
         """The shards of which this node leads every partition that was ever led.
 

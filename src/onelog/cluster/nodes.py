@@ -157,12 +157,14 @@ class NodeCluster:
         await self._plan.inner.serve(self.links, self._troubles)
         self.elections = ShardElections(broker.shards, self.host.led_shards, self._troubles)
         self.host.on_role = self.known.streams_changed
-        self.host.holds = Tenure(
+        tenure = Tenure(
             registration.ttl_s,
             self._loop.time,
             lambda: registration.kept_at,
             self.links.answered_at,
-        ).holds
+        )
+        self.host.holds = tenure.holds
+        broker.shards.is_fresh = lambda shard: tenure.is_kept or self.host.holds_shard(shard)
         self.watch.open()
         self.known.on_rows = self._rows_changed
         self.known.on_change += [

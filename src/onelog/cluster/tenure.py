@@ -35,11 +35,16 @@ class Tenure:
         self._kept_at = kept_at
         self._answered_at = answered_at
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the registration was kept lately: then whatever is led here is."""
+        return self._kept_at() >= self._now() - self._ttl_s
+
     def holds(self, leader: ReplicaLeader) -> bool:
         """Whether nobody else can have led a partition for longer than a registration lasts."""
-        since = self._now() - self._ttl_s
-        if self._kept_at() >= since:
+        if self.is_kept:
             return True
+        since = self._now() - self._ttl_s
         return all(
             leader.feeds(node) and self._answered_at(node) >= since for node in leader.rivals
         )

@@ -19,6 +19,7 @@ from onelog.broker import note_failed_login
 from onelog.net import Deadline
 from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
+from onelog.protocols.amqp.owned import TOGETHER
 from onelog.record.tables import decode_table
 from onelog.security.identity import Identity
 from onelog.security.quotas.entities import NAME_BYTES_MAX
@@ -274,8 +275,9 @@ class Handshake:
 
     def _open(self, method: Any) -> None:
         connection = self._connection
-        if connection.hub.is_abandoned:
-            raise connection.hub.why_abandoned(connection)
+        hub = connection.hub
+        if hub.is_abandoned or not hub.broker.shards.holds(TOGETHER):
+            raise hub.why_abandoned(connection)
         vhost = connection.hub.vhosts.find(method.virtual_host)
         if vhost is None:
             raise AmqpError(Reply.NOT_ALLOWED, f"vhost {method.virtual_host} not found")

@@ -84,6 +84,11 @@ class OwnedQueues:
             self._broker.shards.check_led(TOGETHER)
         except NotOwner as error:
             return AmqpError(Reply.CONNECTION_FORCED, _whose(connection, error.node))
+        if not self._broker.shards.holds(TOGETHER):
+            return AmqpError(
+                Reply.CONNECTION_FORCED,
+                "another node may have the queues by now: this one is cut off from it; try another",
+            )
         return AmqpError(
             Reply.CONNECTION_FORCED, "this node reads the queues since it was elected; try again"
         )

@@ -58,6 +58,11 @@ def _find(hub: Hub, request: Request, nodes: Nodes, kind: int, key: str) -> Body
     owner = hub.broker.cluster.owner(name)
     if owner == hub.node_id:
         _look_for(hub, kind, key)
+        if not hub.broker.shards.holds(name):
+            raise KafkaError(
+                ErrorCode.coordinator_not_available,
+                f"another node may coordinate {key[:100]!r} by now: this one is cut off from it",
+            )
     row = nodes.by_id.get(owner)
     if row is None:
         why = "nobody owns it now" if owner == NO_NODE else f"node {owner} is not reached this way"
