@@ -15,7 +15,7 @@ from onelog.broker.backups import BackupRun, Backups
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.checks import Home
 from onelog.broker.cursors import CursorDesk
-from onelog.broker.elsewhere import address_at
+from onelog.broker.elsewhere import address_at, check_here
 from onelog.broker.hooks import (
     LOCAL,
     NOBODY,
@@ -106,6 +106,7 @@ __all__ = [
     "kept_batches",
     "rows_there",
     "address_at",
+    "check_here",
     "until_visible",
     "KeptRow",
     "Kind",

@@ -1,12 +1,16 @@
-"""Where else: the address of another node, for clients that it serves and this node does not."""
+"""Where else: what other nodes serve and this node does not, for clients that ask here."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from onelog.base.errors import InvalidRequest
 from onelog.log.cluster_map import NOBODY, ClusterMap
+
+if TYPE_CHECKING:
+    from onelog.broker.broker import Broker
 
 _URLS_REMEMBERED: Final = 1000
 
@@ -24,6 +28,23 @@ def address_at(cluster: ClusterMap, node: int, listener: str) -> str | None:
             url = place.listeners.get(listener)
             return None if url is None else _address(url)
     return None
+
+
+def check_here(broker: Broker, text: str) -> None:
+    """Raise InvalidRequest where this node has no copy of a partition whose records match a filter.
+
+    Whoever followed the filter here would miss these records and not know it (I9).
+    """
+    source = broker.cursors.elsewhere(text)
+    if source is None:
+        return
+    cluster, place = broker.cluster, f"{source.stream.name}/{source.partition.id}"
+    nodes = cluster.replicas(source.stream.record.id, source.partition).replicas
+    wanted = ",".join(str(node) for node in (*nodes, cluster.node))
+    raise InvalidRequest(
+        f"node {cluster.node}, which serves this client, has no copy of {place}, where records of"
+        f" {text[:60]} lie: give it one with `onelog cluster reassign {place} --to {wanted}`"
+    )
 
 
 @lru_cache(_URLS_REMEMBERED)

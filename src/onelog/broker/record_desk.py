@@ -27,6 +27,10 @@ class RecordDesk:
         """The sources of these filters."""
         return self._registry.resolve(filters)
 
+    def elsewhere(self, text: str) -> Source | None:
+        """A partition of a filter of which this node has no copy; None: it has all of them."""
+        return self._registry.elsewhere(text)
+
     def reading(self, filters: Sequence[str], positions: Iterable[Position]) -> Reading:
         """Read these filters from these positions on."""
         return Reading.restore(self._registry, filters, positions)

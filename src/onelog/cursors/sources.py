@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from onelog.base.errors import NotLeader
 from onelog.base.topics import check_filter, is_exact
 from onelog.kernel import TopicFilter, TopicTrie
 from onelog.log.catalog import Catalog
@@ -163,6 +164,13 @@ class SourceRegistry:
         remembered: it is asked for every kept cursor."""
         return (source.key for source in self._sources(tuple(filters)))
 
+    def elsewhere(self, text: str) -> Source | None:
+        """A partition of a filter of which this node has no copy; None: it has all of them."""
+        if not self._catalog.hosting.is_shared:
+            return None
+        found = (row for row in self._sources((text,)) if not _is_here(row.partition))
+        return next(found, None)
+
     def _sources(self, filters: tuple[str, ...]) -> Iterable[Source]:
         seen: set[tuple[str, int]] = set()
         for text in filters:
@@ -185,6 +193,10 @@ class SourceRegistry:
             if rows:
                 gates[number] = tuple(rows)
         return gates or None
+
+
+def _is_here(partition: PartitionHandle) -> bool:
+    return not isinstance(partition.stopped, NotLeader)
 
 
 def _partitions(stream: Stream, text: str) -> Sequence[PartitionHandle]:

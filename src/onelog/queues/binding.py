@@ -13,8 +13,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from onelog.base.errors import Conflict
+from onelog.broker import check_here
 from onelog.queues.definitions import binding_key
 from onelog.queues.exchanges import Binding, check_binding_arguments
+from onelog.queues.makers import binding_filter
 
 if TYPE_CHECKING:
     from onelog.queues.vhosts import VirtualHost
@@ -42,6 +44,8 @@ class Bindings:
         waiting = vhost.streams.make_ready(binding.source)
         if waiting is not None:
             await waiting
+        source = vhost.exchange(binding.source)
+        check_here(vhost.hub.broker, binding_filter(vhost.name, source, binding))
         key = binding_key(vhost.name, binding)
         while True:
             await vhost.settled(key)

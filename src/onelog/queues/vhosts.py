@@ -29,8 +29,8 @@ from onelog.base.errors import (
     Timeout,
     Unavailable,
 )
-from onelog.broker import RoutedCursor
-from onelog.queues.addresses import RESERVED, check_new_name
+from onelog.broker import RoutedCursor, check_here
+from onelog.queues.addresses import RESERVED, check_new_name, queue_topic
 from onelog.queues.binding import Bindings
 from onelog.queues.dead_letters import DeadLetters
 from onelog.queues.definitions import binding_key
@@ -238,6 +238,8 @@ class VirtualHost:
         self.hub.counters.declared += 1
         generated = "" if record.name or passive else f"amq.gen-{secrets.token_urlsafe(16)}"
         record = msgspec.structs.replace(record, name=record.name or generated)
+        if not passive and record.name not in self.queues:
+            await self._check_default(record.name)
         while True:
             await self.settled(self.rows.key("queues", record.name))
             await self.rows.adopt(record.name)
@@ -252,6 +254,13 @@ class VirtualHost:
             settings = read_settings(record, self.name)
             with contextlib.suppress(Conflict):
                 return await self._make_queue(record, settings, owner if record.exclusive else None)
+
+    async def _check_default(self, queue: str) -> None:
+        """Raise InvalidRequest where messages of the default exchange would not get to a queue."""
+        waiting = self.streams.make_ready("")
+        if waiting is not None:
+            await waiting
+        check_here(self.hub.broker, queue_topic(self.name, queue))
 
     async def _make_queue(
         self, record: QueueRecord, settings: DeclaredSettings, owner: object | None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import InvalidName, LimitExceeded, NotAuthorized, OnelogError
 from onelog.base.topics import check_filter
-from onelog.broker import Action
+from onelog.broker import Action, check_here
 from onelog.protocols.mqtt import system
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.keeping import keep_subscriptions
@@ -113,6 +113,8 @@ class Subscribing:
         authorizer, principal = connection.hub.broker.authorizer, connection.principal
         if not authorizer.allows(principal, Action.SUBSCRIBE, text):
             raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
+        if not text.startswith(system.PREFIX):  # each node has its own
+            check_here(connection.hub.broker, text)
 
     @property
     def has_to_wait(self) -> bool:
