@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from onelog.base.errors import OutcomeUnknown, Unavailable
@@ -62,6 +63,10 @@ class FaultyStore:
 
     async def get(self, key: str) -> Entry | None:
         return await self._store.get(key)
+
+    async def snapshot(self, path: Path) -> int:
+        """A copy of the store."""
+        return await self._store.snapshot(path)
 
     async def range(self, prefix: str, limit: int = 0) -> Range:
         return await self._store.range(prefix, limit)

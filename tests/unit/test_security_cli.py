@@ -11,6 +11,7 @@ import pytest
 
 from onelog.__main__ import _run_offline
 from onelog.cli import run, users
+from onelog.cli.failures import EXIT_UNREACHABLE
 from onelog.storage.lock import lock_data_dir
 from tests.conformance.test_serve import DEADLINE_S, command, environment, serving
 from tests.support.forks import run_onelog
@@ -184,3 +185,27 @@ def test_without_a_terminal_the_password_must_come_from_standard_input(tmp_path)
     empty = onelog(tmp_path, "user", "add", "alice", "--password-stdin")
     assert empty.returncode == 2
     assert "empty" in empty.stderr
+
+
+ELSEWHERE = (
+    ('cluster.mode="etcd"', 'cluster.etcd.endpoints=["http://127.0.0.1:1"]'),
+    ('metadata.url="store"', 'store.url="s3://bucket"'),
+)
+
+
+@pytest.mark.parametrize("chosen", ELSEWHERE)
+def test_a_user_is_not_made_where_the_node_would_not_look(chosen, tmp_path, capsys, typed):
+    """The first start would not find it: no store is made, and the answer says what works."""
+    typed += ["pencil-1", "pencil-1"]
+    where = [word for text in chosen for word in ("--set", text)] + ["--data", str(tmp_path / "d")]
+    assert user("add", "alice", *where) == EXIT_UNREACHABLE
+    said = capsys.readouterr().err
+    assert "onelog serve" in said
+    assert not (tmp_path / "d").exists()
+    assert user("list", *where) == EXIT_UNREACHABLE
+
+
+def test_the_users_of_a_stopped_node_of_a_cluster_are_asked_of_its_server(tmp_path, capsys):
+    (tmp_path / "node.json").write_text("{}")
+    assert user("list", "--data", str(tmp_path)) == EXIT_UNREACHABLE
+    assert "cluster.mode = 'etcd'" in capsys.readouterr().err

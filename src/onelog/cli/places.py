@@ -84,6 +84,12 @@ class Place:
         return clean_url(found, URL_VARIABLE) if found else ""
 
     @property
+    def is_kept_elsewhere(self) -> bool:
+        """Whether the configuration keeps users, rules and streams in etcd or an object store."""
+        chosen = load_options(self.config, self.data, self.assignments).config
+        return chosen.cluster.mode != "single" or bool(chosen.metadata.url)
+
+    @property
     def data_dir(self) -> Path:
         """The data directory of this machine."""
         return Path(load_options(self.config, self.data, self.assignments).config.data_dir)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -26,6 +26,11 @@ RunOffline = Callable[[Path, bytes], bytes]
 
 RestoreBackup = Callable[["RestoreRequest", "Progress"], "Restored"]
 """Restores a backup into an empty data directory; it blocks."""
+
+
+_MARKS: Final = ("metadata.db", "metadata-copy.db", "node.json")
+"""One of them lies in every data directory that a server used: of its own, with its metadata in the
+object store, with its metadata in etcd."""
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -48,10 +53,14 @@ def reach(
             return translate(client, message), f"at {place.named_url}"
     else:
         data_dir = place.data_dir
-    # The second one: metadata in the object store (`metadata.url`).
-    if not makes_data and not any(
-        (data_dir / name).exists() for name in ("metadata.db", "metadata-copy.db")
-    ):
+    is_empty = not any((data_dir / name).exists() for name in _MARKS)
+    if is_empty and isinstance(place, Place) and place.is_kept_elsewhere:
+        raise NotReachable(
+            f"no server runs on {str(data_dir)!r}, and the configuration keeps users and rules"
+            " elsewhere (cluster.mode, metadata.url): start it with `onelog serve`, then give this"
+            " command again"
+        )
+    if is_empty and not makes_data:
         raise NotFound(
             f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
         )

@@ -4,6 +4,9 @@ Rules:
 - The cut is made in one pass of the event loop: each partition ends at its high watermark of that
   moment. Everything visible then is in, nothing else. So no cursor, group, queue or transaction in
   the internal streams can know of a record that is not in the backup.
+- Among several nodes the cut is made where one node leads every partition: copies are behind their
+  leaders, each by another lag, and a cursor's state could name records that the cut has not.
+  Elsewhere a backup is refused (I9).
 - The metadata is copied before the cut, and the copy is made again while it changed in between. If
   it keeps changing, the older copy stays: metadata may be behind the log, never ahead of it.
 - Nothing leaves the log from before the cut until every link is made (`log/holding.py`).
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,8 +28,11 @@ from typing import Final
 import msgspec
 
 from onelog.backup.manifest import BackupPartition
+from onelog.base.errors import Conflict, NotLeader
 from onelog.base.ids import Offset, PartitionId
 from onelog.log.catalog import Catalog
+from onelog.log.partition import Partition
+from onelog.log.stream import Stream
 from onelog.metadata.store import MetadataStore
 from onelog.storage.engine import Engine, PartitionKey, lies_in_store
 
@@ -89,6 +95,8 @@ def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
     """On the loop, without a wait: where every partition ends."""
     cut = _Cut(catalog.shared.clock.now_ms(), 0, [], [])
     streams = [row for row in catalog.streams() if not engines[row.record.config.engine].volatile]
+    if catalog.hosting.is_shared:
+        _check_led(streams)
     for stream in streams:
         if lies_in_store(engines[stream.record.config.engine]):
             cut.left_out.append(f"{stream.name}: it lies in the object store; copy the bucket")
@@ -109,6 +117,31 @@ def _cut(catalog: Catalog, engines: Mapping[str, Engine]) -> _Cut:
                 )
             )
     return msgspec.structs.replace(cut, streams=len(streams))
+
+
+def _check_led(streams: Sequence[Stream]) -> None:
+    """Raise Conflict unless this node leads every partition."""
+    logs = [log for stream in streams for log in stream.local]
+    elsewhere = [log for log in logs if not _is_led(log)]
+    if not elsewhere:
+        return
+    missing = [log for log in elsewhere if isinstance(log.stopped, NotLeader)]
+    if missing:
+        raise Conflict(
+            f"this node has no copy of {len(missing)} partitions, such as {missing[0].place}: a"
+            " backup of a cluster is made at a node that has one of each"
+            " (`onelog cluster partitions`)"
+        )
+    raise Conflict(
+        f"this node does not lead {len(elsewhere)} of {len(logs)} partitions, such as"
+        f" {elsewhere[0].place}: a backup of a cluster is made at a node that leads all of them."
+        " Drain the others with `onelog cluster drain`, make the backup, then `drain --undo`"
+    )
+
+
+def _is_led(log: Partition) -> bool:
+    is_leader = log.stopped is None and not isinstance(log.refusal, NotLeader)
+    return is_leader and log.is_fresh and log.is_settled
 
 
 def _link(engines: Mapping[str, Engine], rows: list[BackupPartition], into: Path) -> dict[str, int]:
