@@ -189,7 +189,7 @@ def test_without_a_terminal_the_password_must_come_from_standard_input(tmp_path)
 
 ELSEWHERE = (
     ('cluster.mode="etcd"', 'cluster.etcd.endpoints=["http://127.0.0.1:1"]'),
-    ('metadata.url="store"', 'store.url="s3://bucket"'),
+    ('metadata.url="store"', 'defaults.stream.engine="object"', 'store.url="s3://bucket"'),
 )
 
 
