@@ -5,19 +5,23 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_load import ClusterLoad
+from tests.support.cluster_load import LATE_S, WRITERS, ClusterLoad
+from tests.support.cluster_workers import Worker, write
 from tests.support.etcd import needs_etcd
 from tests.support.faulty_nodes import WALL, Plan, full_disk, lose_page_cache
-from tests.support.three_nodes import NodeProcess, ThreeNodes
+from tests.support.three_nodes import STOP_S, NodeProcess, ThreeNodes
 
 pytestmark = [needs_etcd, pytest.mark.fault_long]
 
 PARTITIONS = 2
 FAULT_S = 6.0
+ALONE_S = 4.0
+"""How long a node that is back alone has to do something wrong."""
 HOUR_S = 3600.0
 WHOLE = Plan()
 
@@ -178,34 +182,99 @@ def test_wall_clocks_may_jump(cluster: ThreeNodes, tmp_path: Path) -> None:
     load.prove()
 
 
+# -- bytes that were written and not synced, and a machine that stops
+
+
+PLAIN: tuple[Worker, ...] = (partial(write, once=False), partial(write, once=True))
+"""Without a reader, whom a loss would end before the checker sees it."""
+SLOW_SYNC_S = 0.3
+
+
+def lose_power(node: NodeProcess, *, is_told: bool) -> int:
+    """Cut a killed node to what is on its disk, and have it say at its next start that its machine
+    started anew, too. Returns how many bytes of the topic that lost."""
+    lost = lose_page_cache(node.folder, "t")
+    node.suffer(Plan(boot_id="another") if is_told else WHOLE)
+    return lost
+
+
+def lose_power_everywhere(cluster: ThreeNodes, *, is_told: bool) -> None:
+    """On all nodes at one moment, at which each of them has bytes that no disk has."""
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        assert lose_power(node, is_told=is_told) > 0, f"node {node.number} lost nothing"
+        node.start(node.same_place)
+    for node in cluster.nodes:
+        node.wait_ready()
+
+
 def test_power_may_be_lost_on_all_nodes_at_once(cluster: ThreeNodes, tmp_path: Path) -> None:
     for node in cluster.nodes:
-        node.suffer(Plan(is_armed=True))
+        node.suffer(Plan(is_armed=True))  # every sync is noted
     with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
-        time.sleep(FAULT_S)
         for node in cluster.nodes:
-            node.kill()
-        for node in cluster.nodes:
-            lose_page_cache(node.folder)
-            node.suffer(Plan(boot_id="another"))
-            node.start(node.same_place)
-        for node in cluster.nodes:
-            node.wait_ready()
+            node.suffer(Plan(slow_s={"segment.fsync": SLOW_SYNC_S}))
+        load.wait_progress(LATE_S)
+        lose_power_everywhere(cluster, is_told=True)
         load.healed()
     load.prove()
 
 
-def test_a_node_that_lost_its_page_cache_counts_as_empty_until_it_has_copied(
+def test_the_checker_sees_answers_that_no_disk_had(cached: ThreeNodes, tmp_path: Path) -> None:
+    """The same loss, where answers do not wait for disks and no node hears of it."""
+    for node in cached.nodes:
+        node.suffer(Plan(is_armed=True))
+    with ClusterLoad(cached, tmp_path, "t", PARTITIONS, PLAIN) as load:
+        load.wait_progress()
+        lose_power_everywhere(cached, is_told=False)
+        load.healed()
+    with pytest.raises(AssertionError, match=r"C1: node \d lacks|C1: node \d has"):
+        load.prove()
+
+
+def lose_the_last_leader(cluster: ThreeNodes, load: ClusterLoad, *, is_told: bool) -> None:
+    """The followers die one after the other; the last one leaves the leader alone, with all of the
+    records, and so it is the only replica in sync. Then the leader's power is gone, too. It comes
+    back first."""
+    leader = cluster.leader("t", 0)
+    first, last = (node for node in cluster.nodes if node is not leader)
+    first.kill()
+    leader.suffer(Plan(slow_s={"segment.fsync": STOP_S}))  # nothing is synced any more
+    load.wait_progress(LATE_S)
+    last.kill()
+    cluster.until(
+        lambda: all(row.isrs == [leader.number] for row in cluster.rows("t").values()),
+        LATE_S, "the leader is not alone",
+    )  # fmt: skip
+    leader.kill()
+    assert lose_power(leader, is_told=is_told) > 0
+    leader.start(leader.same_place)
+    time.sleep(ALONE_S)
+    last.start(last.same_place)
+    leader.wait_ready()
+    last.wait_ready()
+    first.restart(first.same_place)
+    load.healed()
+
+
+def test_a_leader_that_lost_its_page_cache_does_not_lead_before_it_has_copied(
     cached: ThreeNodes, tmp_path: Path
 ) -> None:
     for node in cached.nodes:
-        node.suffer(Plan(is_armed=True))  # every sync is noted
-    with ClusterLoad(cached, tmp_path, "t", PARTITIONS) as load:
-        time.sleep(FAULT_S)
-        node = cached.leader("t", 0)
-        node.kill()
-        assert lose_page_cache(node.folder) > 0
-        node.suffer(Plan(boot_id="another"))
-        node.restart()
-        load.healed()
+        node.suffer(Plan(is_armed=True))
+    with ClusterLoad(cached, tmp_path, "t", PARTITIONS, WRITERS) as load:
+        lose_the_last_leader(cached, load, is_told=True)
     load.prove()
+
+
+def test_the_checker_sees_a_leader_that_lost_its_page_cache_and_leads(
+    cached: ThreeNodes, tmp_path: Path
+) -> None:
+    """The same, where the leader does not hear of its loss."""
+    for node in cached.nodes:
+        node.suffer(Plan(is_armed=True))
+    with ClusterLoad(cached, tmp_path, "t", PARTITIONS, PLAIN) as load:
+        lose_the_last_leader(cached, load, is_told=False)
+    with pytest.raises(AssertionError, match=r"C1: node \d lacks|C1: node \d has"):
+        load.prove()

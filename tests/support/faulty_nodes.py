@@ -191,15 +191,17 @@ def hits(folder: Path, point: str) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def lose_page_cache(folder: Path) -> int:
-    """Cut the logs of a node that was killed to what was synced; how many bytes that lost."""
+def lose_page_cache(folder: Path, topic: str) -> int:
+    """Cut all logs of a node that was killed to what was synced; how many bytes of records the
+    stream of a topic lost by that."""
     synced: dict[str, int] = {}
     for row in (folder / SYNCED).read_text().splitlines():
         size, _, stem = row.partition(" ")
         synced[str(Path(stem).resolve())] = int(size)
-    lost = 0
-    for path in (folder / "data" / "segment").rglob("*.log"):
+    root, lost = folder / "data" / "segment", 0
+    for path in root.rglob("*.log"):
         durable = synced.get(str(path.resolve().with_suffix("")), 0)
-        lost += len(path.read_bytes()[durable:].rstrip(b"\0"))
+        if path.relative_to(root).parts[0].rpartition("-")[0] == topic:
+            lost += len(path.read_bytes()[durable:].rstrip(b"\0"))
         os.truncate(path, min(durable, path.stat().st_size))
     return lost
