@@ -39,12 +39,17 @@ QOS = 1
 
 def publish_mqtt(scene: Scene) -> None:
     """QoS 1."""
-    _publish(scene, "mqtt", _mqtt)
+    _publish(scene, "mqtt", "mqtt", _mqtt)
 
 
 def publish_amqp(scene: Scene) -> None:
     """With confirms."""
-    _publish(scene, "amqp", _amqp)
+    _publish(scene, "amqp", "amqp", _amqp)
+
+
+def publish_at(scene: Scene, number: int) -> None:
+    """QoS 1 at one node, which is the only one that these clients know."""
+    _publish(scene, f"at{number}", "mqtt", _mqtt, number)
 
 
 class ElsewhereError(Exception):
@@ -57,31 +62,34 @@ class ElsewhereError(Exception):
 
 def _publish(
     scene: Scene,
+    worker: str,
     protocol: str,
     connected: Callable[[int, str, str], contextlib.AbstractContextManager[Send]],
+    only: int | None = None,
 ) -> None:
-    scene.expect(protocol)
+    """At all nodes, or at one: then a client that is sent elsewhere has a successor."""
+    scene.expect(worker)
     part = topic_hash(scene.topic.encode()) % scene.partitions
     values, lives = itertools.count(), itertools.count(1)
     sent_to: int | None = None
     name = ""
-    for node in itertools.cycle(scene.cluster.nodes):
+    for node in itertools.cycle([n for n in scene.cluster.nodes if only in (None, n.number)]):
         if scene.stopping.wait(AWAY_S):
             return
         port = sent_to or node.ports.get(protocol)
         if port is None:
             continue  # it starts just now
-        name = name if sent_to else f"{protocol}{next(lives)}"
+        name = name if sent_to else f"{worker}{next(lives)}"
         sent_to = None
         line = scene.line(
-            "publish", f"{protocol}.{next(lives)}", partition=part, qos=QOS,
+            "publish", f"{worker}.{next(lives)}", partition=part, qos=QOS,
             node=node_at(scene, protocol, port),
         )  # fmt: skip
         try:
             with connected(port, scene.topic, name) as send:
-                _send_for_a_while(scene, protocol, line, send, values)
+                _send_for_a_while(scene, worker, line, send, values)
         except ElsewhereError as error:
-            sent_to = error.port
+            sent_to = error.port if only is None else None
         except BROKEN:
             pass
 
@@ -92,11 +100,11 @@ def node_at(scene: Scene, protocol: str, port: int) -> int:
 
 
 def _send_for_a_while(
-    scene: Scene, protocol: str, like: Line, send: Send, values: Iterator[int]
+    scene: Scene, worker: str, like: Line, send: Send, values: Iterator[int]
 ) -> None:
     end = time.monotonic() + NODE_S
     while time.monotonic() < end and not scene.stopping.wait(EVERY_S):
-        value = f"{protocol}-{next(values)}"
+        value = f"{worker}-{next(values)}"
         line = msgspec.structs.replace(like, start=time.monotonic(), value=value)
         result: Result = "unknown"
         try:
@@ -104,7 +112,7 @@ def _send_for_a_while(
         finally:
             scene.note(line, result)
         if result == "ok":
-            scene.answered(protocol, line.start)
+            scene.answered(worker, line.start)
 
 
 @contextlib.contextmanager

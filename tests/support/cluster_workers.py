@@ -97,12 +97,16 @@ Worker = Callable[[Scene], None]
 # -- without transactions
 
 
-def write(scene: Scene, *, once: bool) -> None:
-    """Records of one producer, one after the other."""
+def write(scene: Scene, *, once: bool, answer_s: float = ANSWER_S) -> None:
+    """Records of one producer, one after the other.
+
+    `answer_s`: librdkafka gives up what has no answer then, and sends what was under way behind it
+    again as a new producer: an idempotent one needs longer than the fault.
+    """
     who = "idempotent" if once else "plain"
     scene.expect(*(f"{who}-{part}" for part in range(scene.partitions)))
     options: dict[str, Any] = {"enable.idempotence": True} if once else {"retries": 0}
-    options |= {"acks": "all", "linger.ms": 0, "delivery.timeout.ms": int(1000 * ANSWER_S)}
+    options |= {"acks": "all", "linger.ms": 0, "delivery.timeout.ms": int(1000 * answer_s)}
     producer = Producer(scene.options(**options))
 
     def told(line: Line, error: Any, message: Any) -> None:
@@ -121,7 +125,7 @@ def write(scene: Scene, *, once: bool) -> None:
         )
         producer.produce(scene.topic, value, partition=part, on_delivery=partial(told, line))
         producer.poll(0)
-    assert producer.flush(4 * ANSWER_S) == 0
+    assert producer.flush(4 * answer_s) == 0
 
 
 def outcome(error: Any) -> Result:

@@ -7,13 +7,15 @@ Rules:
   `front` says it: give each dialler an address of its own.
 - A fault is for bytes from one node to another, whoever dialled. Without one, bytes pass as they
   are. Nothing is ever lost in the middle of a stream, as with TCP: what is cut off is held, and
-  passes after `heal`, or the connection ends.
+  passes after `heal`, or the connection ends. What a network loses is sent again after a while, and
+  what is behind it waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ PIECE_BYTES = 64 * 1024
 HELD_PIECES = 256
 HELLO_S = 5.0
 UNKNOWN = -1
+AGAIN_S = 0.2
+"""When TCP sends again what was lost: no sooner than this while something comes behind it."""
 
 
 @dataclass
@@ -40,6 +44,9 @@ class Fault:
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
     """0: as fast as they come."""
+    lost: float = 0.0
+    """This share of all pieces, and of what is sent again."""
+    losses: int = 0
     torn: int = 0
     """So many connections end in the middle of their next read."""
     refused: bool = False
@@ -105,6 +112,14 @@ class LinkProxy:
         """Bytes of one direction go no faster than this."""
         self._set(source, target, lambda fault: setattr(fault, "bytes_per_s", bytes_per_s))
 
+    def lose(self, source: int, target: int, share: float) -> None:
+        """A share of what goes in one direction is lost, and sent again."""
+        self._set(source, target, lambda fault: setattr(fault, "lost", share))
+
+    def losses(self, source: int, target: int) -> int:
+        """How often something was lost in one direction."""
+        return self._fault(source, target).losses
+
     def halve(self, source: int, target: int, times: int = 1) -> None:
         """Of the next read in one direction the first half passes, then the connection ends."""
         self._set(source, target, lambda fault: setattr(fault, "torn", times))
@@ -128,7 +143,7 @@ class LinkProxy:
 
         def act() -> None:
             for fault in self._faults.values():
-                fault.delay_s = fault.bytes_per_s = fault.torn = 0
+                fault.delay_s = fault.bytes_per_s = fault.lost = fault.torn = 0
                 fault.refused = False
                 fault.open.set()
 
@@ -233,6 +248,15 @@ async def read_dialler(reader: asyncio.StreamReader) -> tuple[int, bytes]:
         return UNKNOWN, first
 
 
+def _again_s(fault: Fault) -> float:
+    """How much later a piece arrives because it was lost, and perhaps lost again."""
+    later_s = 0.0
+    while fault.lost and random.random() < fault.lost:
+        fault.losses += 1
+        later_s += AGAIN_S
+    return later_s
+
+
 async def _pump(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -270,6 +294,6 @@ async def _pump(
         group.create_task(write())
         data = first or await reader.read(PIECE_BYTES)
         while data:
-            await held.put((loop.time() + fault.delay_s, data))
+            await held.put((loop.time() + fault.delay_s + _again_s(fault), data))
             data = await reader.read(PIECE_BYTES)
         await held.put((loop.time() + fault.delay_s, b""))

@@ -272,7 +272,7 @@ class ThreeNodes:
             [NewTopic(topic, partitions, -1)], request_timeout=20, operation_timeout=20
         )
         made[topic].result(30)
-        self.until(partial(self.is_synced, topic), 20, f"{topic} has no leaders")
+        self.until(partial(self.is_synced, topic), START_S, f"{topic} has no leaders")
 
     def rows(self, topic: str) -> dict[int, Any]:
         """Partition → leader, replicas and in-sync replicas, as some node says."""

@@ -10,7 +10,14 @@ import msgspec
 import pytest
 
 from onelog.base.clock import SystemClock
-from onelog.base.errors import ConfigError, Conflict, Fenced, NotFound, StorageError
+from onelog.base.errors import (
+    ConfigError,
+    Conflict,
+    Fenced,
+    NotFound,
+    StorageError,
+    Unavailable,
+)
 from onelog.cluster import registration
 from onelog.cluster.identity import load_identity, new_identity, save_identity
 from onelog.cluster.joining import check_store, join
@@ -29,7 +36,7 @@ from onelog.cluster.registration import NodeSettings, Registration
 from onelog.cluster.rows import CONTROLLER
 from onelog.cluster.seat import Seat
 from onelog.metadata.local import LocalStore
-from onelog.metadata.store import Put
+from onelog.metadata.store import Entry, Put
 from onelog.observe.troubles import Troubles
 from tests.support.metadata import Fault, FaultyStore
 from tests.support.mqtt import until
@@ -78,6 +85,23 @@ class Node:
         return decode_row(entry, ClusterMember)
 
 
+class DeafStore(FaultyStore):
+    """What is asked arrives, and no answer does while it is deaf."""
+
+    is_deaf = False
+
+    async def get(self, key: str) -> Entry | None:
+        found = await super().get(key)
+        if self.is_deaf:
+            raise Unavailable("nothing is heard")
+        return found
+
+    async def keep_alive(self, lease: int) -> None:
+        await super().keep_alive(lease)
+        if self.is_deaf:
+            raise Unavailable("nothing is heard")
+
+
 async def kill(made: Registration) -> None:
     """As kill -9 does: nothing is revoked, nothing is marked."""
     made._closing = True
@@ -112,6 +136,23 @@ async def test_a_restart_waits_for_no_old_lease_and_has_a_higher_epoch(
     second = await node.start()
     assert second.epoch > first.epoch
     await second.close(is_clean=True)
+
+
+async def test_a_node_that_hears_nothing_lets_its_lease_end_and_registers_anew_when_it_hears(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    node = Node(store, tmp_path / "a", ttl_s=0.5)
+    deaf = node.store = DeafStore(store)
+    made = await node.start()
+    first = made.epoch
+    deaf.is_deaf = True
+    async with asyncio.timeout(20):
+        while await store.get(node_key(1)) is not None:  # noqa: ASYNC110 - by the store's clock
+            await asyncio.sleep(0.02)
+    deaf.is_deaf = False
+    await until(lambda: made.epoch > first)
+    assert await store.get(node_key(1)) is not None
+    await made.close(is_clean=True)
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -113,6 +113,22 @@ def test_a_delayed_direction_is_late_and_complete(proxy):
     run_on("asyncio", main)
 
 
+def test_what_is_lost_in_a_direction_is_late_and_complete(proxy):
+    async def main():
+        async with echo() as upstream:
+            front = proxy.front(9, upstream, source=1)
+            reader, writer = await asyncio.open_connection(front.host, front.port)
+            proxy.lose(9, 1, 0.9)
+            while proxy.losses(9, 1) == 0:
+                writer.write(b"x")
+                assert await asyncio.wait_for(reader.readexactly(1), 30) == b"x"
+            assert proxy.losses(1, 9) == 0
+            writer.close()
+            await writer.wait_closed()
+
+    run_on("asyncio", main)
+
+
 def test_a_slow_direction_takes_its_time(proxy):
     async def main():
         async with echo() as upstream:

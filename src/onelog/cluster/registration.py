@@ -9,6 +9,8 @@ Rules:
   another process with the same data took it, this process ends.
 - If nobody controls, this node tries to take the seat.
 - While etcd is away, the node goes on; a trouble stands.
+- A node that has heard nothing of etcd for longer than its lease lasts does not keep it: what it
+  asks may arrive, and others would wait for a node that reads nothing and may answer no reader.
 """
 
 from __future__ import annotations
@@ -342,6 +344,8 @@ class Registration:
                     return
             asked_at = asyncio.get_running_loop().time()
             try:
+                if asked_at - self.kept_at > self._settings.ttl_s:
+                    await self._store.get(node_key(self.node))  # etcd is heard again, or it raises
                 await self._store.keep_alive(self._lease)
             except NotFound:
                 _log.warning("the lease of this node was lost", node=self.node, epoch=self._epoch)
