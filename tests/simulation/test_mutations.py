@@ -18,10 +18,10 @@ from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
 from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.cursor import Reading
-from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.table import TableCursor
 from onelog.log.cleaning import AbortedRanges, KeyMap
+from onelog.log.needs import NeededOffsets
 from onelog.log.partition import Partition
 from onelog.log.producers import Producers
 from onelog.log.visibility import Visibility

@@ -177,6 +177,6 @@ async def test_who_takes_history_is_noticed_and_who_begins_now_is_not(tmp_path):
         stream = node.broker.streams.get("amqp.x.x")
         needs = node.broker.cursors.pins.needs(stream.record.id, 0)
         await on(node, lambda channel: bind(channel, "latest"))
-        assert needs.still_hold()
+        assert await needs.still_hold()
         await on(node, lambda channel: bind(channel, "earliest"))
-        assert not needs.still_hold()
+        assert not await needs.still_hold()

@@ -12,9 +12,9 @@ from pyroaring import BitMap
 
 from onelog.base.errors import Conflict
 from onelog.base.ids import Offset
-from onelog.cursors.needs import CHUNK_BITS, NeededOffsets
 from onelog.log.config import Retention, StreamConfig
 from onelog.log.maintenance import Maintenance
+from onelog.log.needs import CHUNK_BITS, NeededOffsets
 from onelog.log.partition import Durability, Partition
 from onelog.log.thinning import MERGED_AT_ONCE
 from onelog.record.batch import Marker
@@ -60,7 +60,7 @@ class Keeper:
     def _pin(self, _stream: str, _partition: int) -> Offset:
         return Offset(next((at for at in range(ALL) if at in self.needs), self.needs.upto))
 
-    def _needs(self, _stream: str, _partition: int) -> NeededOffsets:
+    async def _needs(self, _stream: str, _partition: int) -> NeededOffsets:
         return self.needs
 
     async def run(self, needs: NeededOffsets | None = None) -> None:

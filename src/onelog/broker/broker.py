@@ -36,7 +36,6 @@ from onelog.broker.views import NamedViews
 from onelog.broker.write_times import NotedPublisher
 from onelog.cursors.checkpoint import STREAM as CURSORS
 from onelog.cursors.checkpoint import CheckpointStore
-from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.cluster_map import ClusterMap, LoneNode
@@ -46,8 +45,10 @@ from onelog.log.freezing import freeze
 from onelog.log.handle import PartitionHandle
 from onelog.log.internal import fix_placement, made_once
 from onelog.log.maintenance import Maintenance
+from onelog.log.needs import NeededOffsets
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
+from onelog.log.thinnings import Thinnings
 from onelog.log.tier_config import ColdFormat, StoreSupport
 from onelog.log.tier_tasks import Tiers
 from onelog.log.tiering import TierLimits
@@ -272,6 +273,8 @@ class Broker:
             helper_bytes_min=self._settings.helper_bytes_min,
         )
         self.maintenance.visits.spoken_for = self._spoken_for
+        if self.nodes is not None:
+            self.maintenance.thinnings.leaders, self.maintenance.thinnings.tells = self.nodes, True
         tiering = self.maintenance.tiering
         tiering.limits = self._settings.tier_limits
         self.tiers = Tiers(streams, tiering, clock, self.troubles)
@@ -302,10 +305,29 @@ class Broker:
             raise Unavailable("this node has not opened its cursors yet")
         return self.cursors.pins.lowest()
 
-    def _needs(self, stream: str, number: int) -> NeededOffsets | None:
+    def exact_needs(self, stream_id: str, number: int) -> NeededOffsets:
+        """The records of a partition that durable cursors of the shards here need. Raises
+        Unavailable."""
+        if not self._has_cursors:
+            raise Unavailable("this node has not opened its cursors yet")
+        return self.cursors.pins.needs(stream_id, number)
+
+    @property
+    def claims(self) -> int:
+        """How often a cursor of the shards here came to need what none needed before."""
+        return self.cursors.pins.claims if self._has_cursors else 0
+
+    @property
+    def thinnings(self) -> Thinnings | None:
+        """What thins the partitions here; None before it is open."""
+        maintenance: Maintenance | None = getattr(self, "maintenance", None)
+        return None if maintenance is None else maintenance.thinnings
+
+    async def _needs(self, stream: str, number: int) -> NeededOffsets | None:
+        stream_id = self.streams.get(stream).record.id
         if self.nodes is not None:
-            return None  # what cursors of other nodes need is known as one offset only
-        return self.cursors.pins.needs(self.streams.get(stream).record.id, number)
+            return await self.nodes.exact_needs(stream_id, number)
+        return self.cursors.pins.needs(stream_id, number)
 
     async def _end_session(self, record: SessionRecord) -> None:
         for name in record.cursors:

@@ -15,7 +15,10 @@ from onelog.base.ids import Offset
 from onelog.broker.node_calls import CallHandler
 from onelog.log.cluster_map import ClusterMap
 from onelog.log.hosting import Hosting
+from onelog.log.needs import NeededOffsets
 from onelog.log.stream import Stream
+from onelog.log.thinning import Needs
+from onelog.log.thinnings import Said
 from onelog.metadata.store import MetadataStore
 from onelog.storage.engine import PartitionKey
 
@@ -109,6 +112,19 @@ class ClusterNodes(Protocol):
         Records behind it may be needed by a cursor that came since its owner was asked. Raises
         Unavailable, as `pins` does.
         """
+        ...
+
+    async def exact_needs(self, stream_id: str, partition: int) -> NeededOffsets:
+        """The records of a partition that durable cursors of any node need; what they do not speak
+        of is needed. Raises Unavailable while not every owner of cursors says so."""
+        ...
+
+    async def said(self) -> list[Said]:
+        """See `Leaders`."""
+        ...
+
+    async def kept(self, said: Said) -> Needs:
+        """See `Leaders`."""
         ...
 
     async def append(self, stream: Stream, number: int, data: bytes) -> None:

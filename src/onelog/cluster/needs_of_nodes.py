@@ -23,6 +23,8 @@ from onelog.base.errors import OnelogError, Unavailable
 from onelog.cluster.elections import ShardServices
 from onelog.log.catalog import Catalog
 from onelog.log.cluster_map import NodePlace
+from onelog.log.needs import NeededOffsets
+from onelog.log.thinnings import Thinnings
 
 ASK_EVERY_S: Final = 10.0
 FRESH_S: Final = 45.0
@@ -47,6 +49,20 @@ class OwnBroker(Protocol):
 
     def lowest_needs(self) -> Mapping[Key, int]:
         """The lowest offsets that durable cursors of the shards here need. Raises Unavailable."""
+        ...
+
+    def exact_needs(self, stream_id: str, number: int) -> NeededOffsets:
+        """The records of a partition that they need. Raises Unavailable."""
+        ...
+
+    @property
+    def claims(self) -> int:
+        """How often one of them came to need what none needed before."""
+        ...
+
+    @property
+    def thinnings(self) -> Thinnings | None:
+        """What thins the partitions here; None before it is open."""
         ...
 
 

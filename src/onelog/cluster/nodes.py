@@ -23,9 +23,11 @@ from onelog.cluster.appending import METHOD, InnerAppends
 from onelog.cluster.controller import ClusterView
 from onelog.cluster.controlling import Controlling
 from onelog.cluster.elections import ShardElections
+from onelog.cluster.exact_needs import CLAIMS, NEEDS, ExactNeeds, key_of
 from onelog.cluster.exchange import FeedExchange
 from onelog.cluster.forwards import Forwarder
 from onelog.cluster.hosts import HostSettings, ReplicaHost
+from onelog.cluster.kept_words import KEPT, THINNED, KeptWords
 from onelog.cluster.known import KnownCluster
 from onelog.cluster.link.address import parse_address
 from onelog.cluster.link.calls import Handler
@@ -41,7 +43,10 @@ from onelog.cluster.suspicion import Suspicion, Suspicions
 from onelog.cluster.tenure import Tenure
 from onelog.cluster.traffic import NodeTraffic
 from onelog.cluster.watching import ReplicaWatch
+from onelog.log.needs import NeededOffsets
 from onelog.log.stream import Stream
+from onelog.log.thinning import Needs
+from onelog.log.thinnings import Said
 from onelog.metadata.store import MetadataStore
 from onelog.observe.logging import get_logger
 from onelog.observe.troubles import Troubles
@@ -106,6 +111,8 @@ class NodeCluster:
         self.links: Links | None = None
         self.elections: ShardElections | None = None
         self.node_pins: NodePins | None = None
+        self.exact: ExactNeeds | None = None
+        self.words: KeptWords | None = None
         self.appends: InnerAppends
         self.watch = ReplicaWatch(self.host, self.known, troubles)
         self.reports = NodeReports(
@@ -136,6 +143,9 @@ class NodeCluster:
         await registration.open(self._plan.listeners, address)
         self._epoch = registration.epoch
         self.node_pins = NodePins(broker, self.known, self.call, self._loop.time)
+        rows = MetadataRows(self._store)
+        self.exact = ExactNeeds(broker, self.known, rows, self.call)
+        self.words = KeptWords(broker, self.known, self.host.leads, rows, self.call)
         self.appends = InnerAppends(broker.streams, self.known, self.call)
         self.links = Links(
             self._identity(),
@@ -146,6 +156,10 @@ class NodeCluster:
             {
                 "suspect": self._suspected,
                 "pins": self.node_pins.answer,
+                NEEDS: self.exact.answer_needs,
+                CLAIMS: self.exact.answer_claims,
+                THINNED: self.words.answer_thinned,
+                KEPT: self.words.answer_kept,
                 METHOD: self.appends.answer,
                 REPORT: self.reports.answer,
             },
@@ -214,6 +228,28 @@ class NodeCluster:
         if self.node_pins is None:
             raise Unavailable("this node has not joined its cluster yet")
         return self.node_pins.spoken_for((stream_id, partition))
+
+    async def exact_needs(self, stream_id: str, partition: int) -> NeededOffsets:
+        """See `ClusterNodes`."""
+        key = key_of(stream_id, partition)
+        here = self.host.led(key)
+        if self.exact is None or here is None:
+            raise Unavailable(f"this node does not lead {key}")
+        starts = [start for _epoch, start in here.epochs.rows()]
+        try:
+            return await self.exact.of(key, here.high_watermark, starts)
+        except OnelogError as error:
+            raise Unavailable(f"not every node says what its cursors need: {error}") from error
+
+    async def said(self) -> list[Said]:
+        """See `Leaders`."""
+        return [] if self.words is None else await self.words.said()
+
+    async def kept(self, said: Said) -> Needs:
+        """See `Leaders`."""
+        if self.words is None:
+            raise Unavailable("this node has not joined its cluster yet")
+        return await self.words.kept(said)
 
     async def append(self, stream: Stream, number: int, data: bytes) -> None:
         """See `ClusterNodes`."""

@@ -20,9 +20,9 @@ import msgspec
 from pyroaring import BitMap
 
 from onelog.cursors.cursor import CursorKind, CursorState, Position, ignore_change
-from onelog.cursors.needs import CHUNK_BITS, LOW, NeededOffsets, split
 from onelog.cursors.offsets import OffsetSet
 from onelog.kernel import FlightCursor
+from onelog.log.needs import CHUNK_BITS, LOW, NeededOffsets, split
 
 Key = tuple[str, int]
 """A partition: stream id and number."""

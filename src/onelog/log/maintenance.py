@@ -10,7 +10,7 @@ Rules:
 - An error of one partition or of one hook stops nothing else (`log/visits.py`, `log/leaving.py`).
 - While nobody knows what durable cursors need, nothing leaves (`Pins` raises Unavailable).
 - On several nodes the leader of a partition decides; only compaction is each replica's own work, as
-  far as the leader lets it.
+  far as the leader lets it, and copies are thinned to what their leader kept (`log/thinnings.py`).
 - Streams with a tier are not thinned: what is held back lies in the object store anyway.
 - `stop` ends a running rewriting at its next batch and waits for it.
 """
@@ -19,18 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
     Conflict,
-    InvalidRequest,
     OffsetOutOfRange,
-    StreamNotFound,
-    Unavailable,
 )
+from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
 from onelog.log.compaction import compact, compaction_due, scope_of
 from onelog.log.config import Cleanup, StreamConfig
@@ -38,28 +36,21 @@ from onelog.log.judge_process import HelperLost, judge_for
 from onelog.log.leaving import Leaving, LeavingHooks, Left
 from onelog.log.partition import Durability, Partition
 from onelog.log.retention import Decision, apply_retention, new_start, roll_due
-from onelog.log.rewriting import Pacer, Rewriting
+from onelog.log.rewriting import Pacer
 from onelog.log.syncer import Syncer
-from onelog.log.thinning import Needs, Thinned, thin
+from onelog.log.thinnings import Held, NeedsOf, Thinnings, no_needs
 from onelog.log.tiering import Tiering
 from onelog.log.visits import CHUNK, FAILED, Counters, Pins, Visit, Visits, chunks_of
 from onelog.observe.logging import get_logger
-from onelog.storage.engine import SegmentInfo
 
 PRODUCER_SILENCE_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that has written nothing for this long is forgotten."""
 _SYNCS_QUEUED: Final = 4
 """Syncs that the flush queues at once. The syncs of waiting publishers come in between."""
 
-NeedsOf = Callable[[str, int], Needs | None]
-"""(stream, partition) → the records that durable cursors need; None: no cursor needs any."""
 _log = get_logger("maintenance")
 HELPER: Final = "helper-process"
 """Incidents: the process that judges a compaction was lost, and a thread made the pass."""
-
-
-def _unknown(_stream: str, _partition: int) -> Needs | None:
-    return None
 
 
 class _Retained(NamedTuple):
@@ -77,7 +68,7 @@ class Maintenance:
         clock: Clock,
         pins: Pins,
         *,
-        needs: NeedsOf = _unknown,
+        needs: NeedsOf = no_needs,
         interval_s: float = 30.0,
         flush_interval_s: float = 1.0,
         helper_bytes_min: int = 0,
@@ -103,14 +94,16 @@ class Maintenance:
         self._hooks = LeavingHooks(self._troubles, self.counters)
         self.tiering = Tiering(catalog, clock, self._hooks, self.visits.failed)
         """What moves history to the object store."""
-        self._needs = needs
-        self._held: dict[Partition, tuple[Visit, Sequence[SegmentInfo]]] = {}
-        """The bytes that the last pass of retention found held back."""
-        self._thinned: dict[Partition, Thinned] = {}
+        self._held: dict[Partition, Held] = {}
+        """What the last pass of retention found held back."""
         self._interval_s = interval_s
         self._flush_interval_s = flush_interval_s
         self._stopping = threading.Event()
         self._stopped = asyncio.Event()
+        self.thinnings = Thinnings(
+            catalog, syncer, clock, self.visits, self._may_be_thinned, self._stopping, needs
+        )
+        """What thins segments that are held back."""
         self._rewriting = asyncio.Lock()
         self._find_judge = judge_for(helper_bytes_min, self._stopping)
         self._task: asyncio.Task[None] | None = None
@@ -165,7 +158,7 @@ class Maintenance:
     async def retain_once(self) -> None:
         """Roll, apply retention and forget silent producers, in every partition."""
         self.counters.runs += 1
-        held: dict[Partition, tuple[Visit, Sequence[SegmentInfo]]] = {}
+        held: dict[Partition, Held] = {}
         for chunk in self.visits.chunks(lambda _: True):
             for visit, result in await self.visits.in_thread(chunk, _retain):
                 partition = visit.partition
@@ -177,9 +170,11 @@ class Maintenance:
                     await self._apply(partition, result.decision)
                     thins = visit.config.cleanup is Cleanup.DELETE and not visit.has_tier
                     if result.decision.held and thins:
-                        held[partition] = (visit, result.decision.held)
+                        held[partition] = Held(visit.config, result.decision.held)
         self._held = held
-        self._thinned = {one: row for one, row in self._thinned.items() if one in held}
+
+    async def _may_be_thinned(self, partition: Partition, upto: Offset) -> bool:
+        return await self._hooks.may_leave(self.before_trim, partition, upto)
 
     async def _apply(self, partition: Partition, decision: Decision) -> None:
         self._note_pins(partition, decision)
@@ -264,49 +259,7 @@ class Maintenance:
     async def thin_once(self) -> None:
         """Rewrite segments that are held back for a few records among many, to free the rest."""
         async with self._rewriting:
-            for visit, held in list(self._held.values()):
-                if visit.partition.stopped is None:
-                    await self._thin(visit, held)
-
-    async def _thin(self, visit: Visit, held: Sequence[SegmentInfo]) -> None:
-        partition = visit.partition
-        try:
-            needs = self._needs(partition.stream, partition.id)
-        except (StreamNotFound, Unavailable):
-            return
-        if needs is None:
-            return
-        thinned = self._thinned.setdefault(partition, Thinned())
-        rows = [row for row in held if row.end_offset < partition.end_offset]
-        for group in thinned.due(rows, needs, visit.config.segment_bytes):
-            if self._stopped.is_set() or not needs.still_hold():
-                return
-            if not await self._hooks.may_leave(self.before_trim, partition, group[-1].end_offset):
-                return
-            try:
-                await self._thin_group(partition, group, needs)
-            except (OffsetOutOfRange, Conflict, InvalidRequest):
-                return  # trimmed or cut meanwhile: the next pass sees what is left
-            except Exception as error:  # noqa: BLE001 - the other partitions go on
-                self.visits.failed(partition, "thinning", error)
-                return
-            thinned.note(group, needs)
-
-    async def _thin_group(
-        self, partition: Partition, group: Sequence[SegmentInfo], needs: Needs
-    ) -> None:
-        pace = Pacer(self._clock, self._stopping)
-        rewriting = await self._syncer.chores.run(partial(thin, partition.log, group, needs, pace))
-        if not needs.still_hold():
-            await self._syncer.chores.run(rewriting.abort)
-            return
-        await self._syncer.chores.run(partial(self._commit, rewriting))
-        self.counters.thinnings += 1
-        self.counters.bytes_thinned += rewriting.bytes_before - rewriting.bytes_after
-
-    def _commit(self, rewriting: Rewriting) -> None:
-        with self._catalog.shared.hold.leaving():
-            rewriting.commit()
+            await self.thinnings.once(self._held)
 
     # -- flush
 

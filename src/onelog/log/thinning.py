@@ -39,8 +39,10 @@ MERGED_AT_ONCE: Final = 8
 class Needs(Protocol):
     """The records of one partition that durable cursors still need."""
 
-    upto: int
-    """From this offset on, every record is needed."""
+    @property
+    def upto(self) -> int:
+        """From this offset on, every record is needed."""
+        ...
 
     def count(self, start: int, end: int) -> int:
         """How many records of [start, end) are needed."""
@@ -50,7 +52,7 @@ class Needs(Protocol):
         """Whether a record below `upto` is needed."""
         ...
 
-    def still_hold(self) -> bool:
+    async def still_hold(self) -> bool:
         """Whether no cursor has come to need more since the needs were gathered."""
         ...
 

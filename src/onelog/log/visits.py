@@ -96,7 +96,7 @@ class Visits:
         self._pins = pins
         self.spoken_for: Pins = _up_to_the_end
         """Up to where `pins` names all that durable cursors need; None: up to the end."""
-        self._counters = counters
+        self.counters = counters
 
     def partitions(self) -> list[tuple[Stream, Partition]]:
         """Every partition that lies here."""
@@ -166,7 +166,7 @@ class Visits:
         """Work on a partition failed: report it, and stop the partition if its log is damaged."""
         if isinstance(error, Closed) or partition.stopped is not None:
             return  # deleted or stopped meanwhile
-        self._counters.errors += 1
+        self.counters.errors += 1
         self._catalog.troubles.note(FAILED, partition.place, error, at=what)
         if isinstance(error, StorageFull):
             self._catalog.shared.room.refused(error)

@@ -149,9 +149,15 @@ class Retained:
     # -- records that leave
 
     async def before_trim(self, partition: PartitionHandle, start: Offset) -> None:
-        """Retention takes records below an offset: copy the retained ones."""
+        """Retention takes records below an offset: copy the retained ones.
+
+        Where another node leads the partition, that node copies them, and this one waits for it.
+        """
         key = (self._broker.streams.get(partition.stream).record.id, int(partition.id))
-        await self._copies.carry(key, start, _is_wanted)
+        if isinstance(partition.refusal, NotLeader):
+            await self._copies.check_carried(key, start, _is_wanted)
+        else:
+            await self._copies.carry(key, start, _is_wanted)
 
     async def before_compaction(self, partition: PartitionHandle, upto: Offset) -> None:
         """Compaction takes records that a later message of their topic follows, retained or not.
