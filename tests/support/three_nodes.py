@@ -80,7 +80,7 @@ class NodeProcess:
         if self._cluster.is_faulty:
             self._process = Fork(onelog_with_faults, str(self.folder), *given, errors=errors)
         else:
-            self._process = Fork(onelog, *given, errors=errors)
+            self._process = Fork(self._cluster.runs, *given, errors=errors)
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
 
     def _read(self, process: Fork) -> None:
@@ -161,10 +161,16 @@ class ThreeNodes:
     """The nodes 1 to 3, etcd, and the proxy between them."""
 
     def __init__(
-        self, folder: Path, *chosen: str, etcd_members: int = 1, is_faulty: bool = False
+        self,
+        folder: Path,
+        *chosen: str,
+        etcd_members: int = 1,
+        is_faulty: bool = False,
+        runs: Callable[..., None] = onelog,
     ) -> None:
-        """`is_faulty`: something may be wrong with disks and clocks (`NodeProcess.suffer`)."""
-        self.folder, self.is_faulty = folder, is_faulty
+        """`is_faulty`: something may be wrong with disks and clocks (`NodeProcess.suffer`). `runs`
+        is what a node without faults runs."""
+        self.folder, self.is_faulty, self.runs = folder, is_faulty, runs
         self.proxy = LinkProxy()
         (folder / "etcd").mkdir(parents=True)
         self.etcd = EtcdCluster(folder / "etcd", etcd_members)
