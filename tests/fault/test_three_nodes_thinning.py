@@ -27,8 +27,12 @@ BODY = b"x" * 2048
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[ThreeNodes]:
-    small = f"defaults.stream.segment_bytes={SEGMENT_BYTES}"
-    with ThreeNodes(tmp_path / "nodes", small, "internal.partitions=4", runs=onelog_often) as made:
+    chosen = (
+        f"defaults.stream.segment_bytes={SEGMENT_BYTES}",
+        'defaults.stream.durability="os"',
+        "internal.partitions=4",
+    )
+    with ThreeNodes(tmp_path / "nodes", *chosen, runs=onelog_often) as made:
         yield made
 
 
@@ -62,10 +66,13 @@ def test_what_one_queue_still_needs_outlives_the_node_that_owned_it(nodes: Three
     for number in range(MESSAGES):
         channel.basic_publish("", "q", b"%d " % number + BODY)
     kept = [number for number in range(MESSAGES) if number % KEPT_EVERY == 7]
-    for _ in range(MESSAGES):
-        method, _properties, body = channel.basic_get("q")
+    taken = 0
+    for method, _properties, body in channel.consume("q"):
         if int(body.split()[0]) not in kept:
             channel.basic_ack(method.delivery_tag)
+        taken += 1
+        if taken == MESSAGES:
+            break
     connection.close()
     at_least = MESSAGES * len(BODY) // 2
     for node in nodes.nodes:
