@@ -66,11 +66,9 @@ def test_what_one_queue_still_needs_outlives_the_node_that_owned_it(nodes: Three
     for number in range(MESSAGES):
         channel.basic_publish("", "q", b"%d " % number + BODY)
     kept = [number for number in range(MESSAGES) if number % KEPT_EVERY == 7]
-    taken = 0
-    for method, _properties, body in channel.consume("q"):
+    for taken, (method, _properties, body) in enumerate(channel.consume("q"), 1):
         if int(body.split()[0]) not in kept:
             channel.basic_ack(method.delivery_tag)
-        taken += 1
         if taken == MESSAGES:
             break
     connection.close()

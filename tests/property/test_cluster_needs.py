@@ -18,7 +18,7 @@ import pytest
 
 from onelog.base.errors import NotFound, OnelogError, Unavailable
 from onelog.base.ids import PartitionId
-from onelog.cluster.exact_needs import CLAIMS, NEEDS, ExactNeeds, Standing
+from onelog.cluster.exact_needs import CLAIMS, NEEDS, ExactNeeds, SeenTerms
 from onelog.cluster.kept_words import KEPT, THINNED, KeptWords
 from onelog.cluster.rows import ReplicaSet
 from onelog.log.needs import KeptRanges, NeededOffsets
@@ -328,16 +328,26 @@ async def test_no_record_that_is_needed_is_thinned_away() -> None:
     assert copied > SEEDS // 20
 
 
-async def _holds(_standing: Standing) -> bool:
-    return True
-
-
 async def _nothing_new(*_: object) -> bool:
     return True
 
 
 def believes_deposed_owners(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Standing, "holds", _holds)
+    honest = SeenTerms.holds
+
+    async def holds(terms: SeenTerms) -> bool:
+        return len(terms._terms) > 1 or await honest(terms)
+
+    patch.setattr(SeenTerms, "holds", holds)
+
+
+def believes_deposed_leaders(patch: pytest.MonkeyPatch) -> None:
+    honest = SeenTerms.holds
+
+    async def holds(terms: SeenTerms) -> bool:
+        return len(terms._terms) == 1 or await honest(terms)
+
+    patch.setattr(SeenTerms, "holds", holds)
 
 
 def asks_only_once(patch: pytest.MonkeyPatch) -> None:
@@ -357,6 +367,7 @@ def keeps_less_than_was_said(patch: pytest.MonkeyPatch) -> None:
 
 BUGS = [
     believes_deposed_owners,
+    believes_deposed_leaders,
     asks_only_once,
     thins_what_came_since,
     keeps_less_than_was_said,

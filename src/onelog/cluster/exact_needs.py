@@ -6,7 +6,7 @@ Rules:
 - What was said counts while it is sure who said it: when the cursors were asked for the last time
   whether they came to need more, a read of the metadata that began later still names the same
   owners, and the same leader of the partition, in the same epochs. So an owner that does not know
-  of its successor cannot speak for it (`Standing`).
+  of its successor cannot speak for it (`SeenTerms`).
 - Nobody speaks of records that came since the question: from the high watermark of that moment on
   everything is needed.
 - The first record of each epoch stays: from it, a copy that begins anew learns the epochs.
@@ -90,7 +90,7 @@ def term_of(row: ReplicaSet) -> Term:
     return row.leader, row.leader_node_epoch, row.epoch
 
 
-class Standing:
+class SeenTerms:
     """Who led some partitions when somebody was asked."""
 
     def __init__(self, rows: RowStore, known: KnownCluster, keys: Iterable[PartitionKey]) -> None:
@@ -168,7 +168,7 @@ class ExactNeeds:
         now. Raises OnelogError when one of them does not say so."""
         owners = self._owners()
         homes = [keys[0] for keys in self._known.shards()]
-        standing = Standing(self._rows, self._known, [key, *homes])
+        standing = SeenTerms(self._rows, self._known, [key, *homes])
         for shard, home in enumerate(homes):
             if standing.term(home)[0] not in owners or shard not in owners[standing.term(home)[0]]:
                 raise Unavailable(f"shard {shard} is moving")

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from onelog.base.errors import NotFound, OnelogError, Unavailable
-from onelog.cluster.exact_needs import ASK_S, PIECES_MAX, Standing, key_of
+from onelog.cluster.exact_needs import ASK_S, PIECES_MAX, SeenTerms, key_of
 from onelog.cluster.known import KnownCluster
 from onelog.cluster.row_store import RowStore
 from onelog.log.needs import RANGES_MAX, KeptRanges, NeedsPiece
@@ -74,7 +74,7 @@ class KeptElsewhere(KeptRanges):
 
     __slots__ = ("_standing",)
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: SeenTerms) -> None:
         super().__init__()
         self._standing = standing
 
@@ -141,7 +141,7 @@ class KeptWords:
     async def kept(self, said: Said) -> KeptElsewhere:
         """What a leader kept. Raises OnelogError when it does not say so, or leads no more."""
         key = key_of(said.stream_id, said.partition)
-        standing = Standing(self._rows, self._known, [key])
+        standing = SeenTerms(self._rows, self._known, [key])
         leader, _node_epoch, epoch = standing.term(key)
         if (leader, epoch) != (said.node, said.epoch):
             raise Unavailable(f"node {said.node} does not lead {key} in epoch {said.epoch}")
