@@ -1,0 +1,274 @@
+"""Every page and tab as an administrator sees it, on a phone and in the dark; and each action once.
+
+One broker with users, rules and a token, things of every protocol, and nobody who changes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pika
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.browsing import PHONE, WIDE, Visitor
+from tests.console.scene import Scene
+
+PAGES = Path(__file__).resolve().parents[2] / "console" / "src" / "pages.ts"
+BOSS, PASSWORD = "ada", "a long password"
+CONTRAST_MIN = 4.5
+"""WCAG 2.2, 1.4.3: text on what lies behind it."""
+
+FAINT = """() => {
+  const channel = (c) => ((c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const read = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const found = read(getComputedStyle(at).backgroundColor);
+      if (found.length === 3 || found[3] === 1) return found;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim() !== "");
+    if (!own || !node.checkVisibility() || node.closest("[disabled], svg")) continue;
+    const [a, b] = [light(read(getComputedStyle(node).color)), light(behind(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < MIN) faint.push(`${node.tagName}.${node.className}: ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(faint)];
+}""".replace("MIN", str(CONTRAST_MIN))
+
+
+@pytest.fixture(scope="module")
+def staffed(built: None, tmp_path_factory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("staffed"))
+    try:
+        scene.ask("POST", "/streams", {"name": "orders", "captures": ["orders"], "partitions": 1})
+        for number in range(3):
+            scene.ask("POST", "/messages", {"topic": "orders", "text": str(number)})
+        away = scene.mqtt("night-shift", "orders", clean=False)
+        away.disconnect()
+        away.loop_stop()
+        scene._clients.remove(away)
+        scene.mqtt("dashboard", "orders")
+        _queue_and_group(scene)
+        scene.people(BOSS, PASSWORD)
+        yield scene
+    finally:
+        code = scene.close()
+    assert code == 0
+
+
+def _queue_and_group(scene: Scene) -> None:
+    where = pika.ConnectionParameters("127.0.0.1", scene.broker.ports["amqp"])
+    connection = pika.BlockingConnection(where)
+    channel = connection.channel()
+    for name in ("jobs", "old-jobs"):
+        channel.queue_declare(name, durable=True)
+        channel.basic_publish("", name, b"x")
+    connection.close()
+    for group in ("billing", "old-billing"):
+        reader = Consumer(scene._kafka(**{"group.id": group}))
+        reader.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+        reader.close()
+
+
+def admit(visitor: Visitor) -> Page:
+    """Log in as the administrator, once for a visitor."""
+    page = visitor.go("access")
+    menu = page.get_by_role("button", name="Menu")
+    if menu.is_visible():
+        menu.click()
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_label("User").fill(BOSS)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("table", name="Users").wait_for()
+    return page
+
+
+def ask(page: Page, path: str) -> dict:
+    """What the API says to who is logged in here."""
+    told = page.request.get(f"{page.url.partition('/console/')[0]}/api/v1{path}")
+    return json.loads(told.text()) if told.ok else {"status": told.status}
+
+
+def act(page: Page, verb: str) -> None:
+    """Press the button of the dialog, which goes when it is done."""
+    dialog = page.locator("dialog")
+    dialog.get_by_role("button", name=verb, exact=True).click()
+    expect(dialog).to_have_count(0)
+
+
+def row_of(page: Page, table: str, text: str) -> Locator:
+    return page.get_by_role("table", name=table).locator("tbody tr", has_text=text)
+
+
+# -- what is seen
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_and_tab_fits_a_phone_and_can_be_read(staffed, visit, theme):
+    visitor = visit(staffed, viewport=PHONE, theme=theme)
+    page = admit(visitor)
+    paths = re.findall(r'row\("(\w+)"', PAGES.read_text())
+    assert {"access", "audit", "nodes", "quotas"} <= set(paths)
+    found = {
+        "streams?name=orders",
+        "cursors?name=kafka%3Abilling",
+        "groups?name=billing",
+        "messages?filter=orders",
+    }
+    waiting, seen = [*paths, *sorted(found)], set(paths) | found
+    while waiting:
+        address = waiting.pop()
+        visitor.go(address)
+        expect(page.locator("main")).not_to_contain_text("Loading…")
+        assert visitor.overflows() <= 0, f"{address} is wider than a phone"
+        assert page.locator(".problem").count() == 0, f"{address}: {page.inner_text('main')}"
+        assert page.evaluate(FAINT) == [], f"{address} in {theme}"
+        tabs = page.locator("main nav a").evaluate_all("rows => rows.map(row => row.hash)")
+        for tab in (text.removeprefix("#/") for text in tabs):
+            if tab not in seen:
+                seen.add(tab)
+                waiting.append(tab)
+    assert {"access?tab=rules", "access?tab=tokens", "quotas?tab=bans"} <= seen
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+
+
+# -- what is done
+
+
+def test_a_user_is_made_changed_and_removed(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.get_by_role("button", name="New user").click()
+    page.get_by_role("textbox", name="Name", exact=True).fill("carl")
+    page.get_by_role("textbox", name="Password").fill("long enough")
+    act(page, "Make it")
+    assert ask(page, "/users/carl")["role"] == "none"
+    row_of(page, "Users", "carl").click()
+    page.locator("dialog").get_by_label("Role").select_option("operator")
+    page.locator("dialog").get_by_role("checkbox").check()
+    act(page, "Change it")
+    told = ask(page, "/users/carl")
+    assert (told["role"], told["disabled"]) == ("operator", True)
+    row_of(page, "Users", "carl").get_by_role("button", name="Remove…").click()
+    act(page, "Remove")
+    assert ask(page, "/users/carl") == {"status": 404}
+
+
+def test_a_rule_is_made_changed_and_removed(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.goto(f"{staffed.url}/console/#/access?tab=rules")
+    before = ask(page, "/access/rules")["items"]
+    page.get_by_role("button", name="New rule").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label("Who").fill("user:carl")
+    dialog.get_by_role("textbox", name=re.compile("^On")).fill("topic:made/#")
+    act(page, "Make it")
+    row_of(page, "Access rules", "made/#").click()
+    dialog.get_by_role("textbox", name=re.compile("^On")).fill("topic:changed/#")
+    act(page, "Change it")
+    (new,) = [row for row in ask(page, "/access/rules")["items"] if row not in before]
+    assert new["text"] == "allow user:carl publish,subscribe topic:changed/#"
+    row_of(page, "Access rules", "changed/#").get_by_role("button", name="Remove…").click()
+    act(page, "Remove")
+    assert ask(page, "/access/rules")["items"] == before
+
+
+def test_a_token_is_made_and_revoked(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.goto(f"{staffed.url}/console/#/access?tab=tokens")
+    page.get_by_role("button", name="New token").click()
+    page.get_by_label("Label").fill("short-lived")
+    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Done").click()
+    assert "short-lived" in [row["label"] for row in ask(page, "/tokens")["items"]]
+    row_of(page, "Tokens", "short-lived").get_by_role("button", name="Revoke…").click()
+    act(page, "Revoke")
+    assert "short-lived" not in [row["label"] for row in ask(page, "/tokens")["items"]]
+
+
+def test_a_client_is_disconnected_and_a_session_ended(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.goto(f"{staffed.url}/console/#/connections")
+    row_of(page, "Connections", "dashboard").click()
+    page.get_by_role("button", name="Disconnect…").click()
+    (row,) = ask(page, "/connections?search=dashboard")["items"]
+    act(page, "Disconnect")
+    assert row["id"] not in [one["id"] for one in ask(page, "/connections")["items"]]
+    page.goto(f"{staffed.url}/console/#/sessions")
+    row_of(page, "Sessions", "night-shift").get_by_role("button", name="End…").click()
+    act(page, "End it")
+    left = [row["client_id"] for row in ask(page, "/sessions")["items"]]
+    assert "night-shift" not in left
+
+
+def test_a_queue_is_purged_and_deleted(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.goto(f"{staffed.url}/console/#/queues")
+    row_of(page, "Queues", "old-jobs").click()
+    page.get_by_role("button", name="Purge…").click()
+    act(page, "Purge")
+    expect(row_of(page, "Queues", "old-jobs")).to_contain_text("0")
+    found = {row["name"]: row["ready"] for row in ask(page, "/amqp/queues")["items"]}
+    assert found == {"jobs": 1, "old-jobs": 0}
+    row_of(page, "Queues", "old-jobs").click()
+    page.get_by_role("button", name="Delete…").click()
+    act(page, "Delete")
+    assert [row["name"] for row in ask(page, "/amqp/queues")["items"]] == ["jobs"]
+
+
+def test_a_cursor_is_moved_reset_purged_and_forgotten(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    (name,) = [row["name"] for row in ask(page, "/cursors?protocol=amqp")["items"]
+               if row["name"].endswith("jobs") and "old" not in row["name"]]  # fmt: skip
+    path = f"/cursors/{quote(name, safe='')}"
+    page.goto(f"{staffed.url}/console/#/cursors?name={quote(name, safe='')}")
+    for button, verb, lag in (
+        ("Purge…", "Purge", 0),
+        ("Move…", "Move", 1),
+        ("Reset…", "Reset", None),
+    ):
+        page.get_by_role("button", name=button).click()
+        act(page, verb)
+        if lag is not None:
+            assert ask(page, path)["lag"] == lag, verb
+    page.goto(f"{staffed.url}/console/#/cursors?name=kafka%3Abilling")
+    page.get_by_role("button", name="Forget…").click()
+    act(page, "Forget")
+    assert ask(page, "/cursors/kafka%3Abilling") == {"status": 404}
+
+
+def test_a_group_is_moved_and_forgotten(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.goto(f"{staffed.url}/console/#/groups?name=old-billing")
+    page.get_by_role("button", name="Move…").click()
+    act(page, "Move")
+    (position,) = ask(page, "/kafka/groups/old-billing")["positions"]
+    assert position["offset"] == 0
+    page.get_by_role("button", name="Forget…").click()
+    act(page, "Forget")
+    assert ask(page, "/kafka/groups/old-billing") == {"status": 404}
+
+
+def test_a_stream_is_changed_and_its_oldest_records_deleted(staffed, visit):
+    page = admit(visit(staffed, viewport=WIDE))
+    page.goto(f"{staffed.url}/console/#/streams?name=orders")
+    page.get_by_role("button", name="Change…").click()
+    page.get_by_label("Captures").fill("orders\nreturns")
+    act(page, "Change it")
+    assert ask(page, "/streams/orders")["stream"]["captures"] == ["orders", "returns"]
+    page.get_by_role("button", name="Trim…").click()
+    page.get_by_label("Below the offset").fill("2")
+    act(page, "Delete records")
+    (partition,) = ask(page, "/streams/orders/partitions")["items"]
+    assert partition["start_offset"] == 2
