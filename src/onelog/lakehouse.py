@@ -266,7 +266,10 @@ class Lakehouse:
             end=end,
             known=tuple(AddedFile(partition, row.base, row.end, row.file) for row in rows),
         )
-        answer = self._ask(job, COMMIT_S)
+        try:
+            answer = self._ask(job, COMMIT_S)
+        except NotFound as error:  # not the table, which is made: the bucket that it is to lie in
+            raise ColdUnavailable(str(error), "bucket") from error
         return InTable(answer.rows, answer.numbers[0])
 
     def join(

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from onelog.objects.names import chain_wal, parse_chain
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from tests.conformance.mqtt_brokers import DEADLINE_S, Onelog, environment
 from tests.support.forks import run_onelog
@@ -160,4 +161,22 @@ def test_sweep_deletes_what_is_old_and_named_by_nothing(server, written, store, 
         proxy.heal()
     named = {row.name for row in store.list("d/")}
     assert named and orphan not in named
+    assert fetched(server, len(written)) == written
+
+
+def test_sweep_takes_what_a_replaced_broker_wrote_late(server, written, store, proxy):
+    server.kill()
+    server.start()
+    assert fetched(server, len(written)) == written  # the chain is open
+    newest = parse_chain(next(iter(store.list("n/"))).name)
+    late = chain_wal(newest.node, newest.epoch - 1, 1_000)
+    store.put(late, [b"a writer that was fenced and has not noticed"])
+    proxy.fault("age", FOREVER, method="GET", path="prefix=broker%2Fn%2F")
+    try:
+        server.command("store", "sweep")
+    finally:
+        proxy.heal()
+    assert late not in {row.name for row in store.list("n/")}
+    server.kill()
+    server.start()
     assert fetched(server, len(written)) == written

@@ -23,9 +23,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from onelog.protocols.kafka.apis import ApiKey
 from tests.conformance.mqtt_brokers import DEADLINE_S, GROUPS_AT_ONCE, Onelog, environment
 from tests.cross.clients import Clients, Mqtt, Said
 from tests.support.forks import run_onelog
+from tests.support.kafka_wire import Wire
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, S3Server, available, s3_server
 
 pytestmark = pytest.mark.skipif(not available(), reason="SeaweedFS is not installed")
@@ -34,6 +36,9 @@ TOPIC = "cold/all"
 BUCKETS: list[S3Server] = []
 """The server of the bucket."""
 LONG_S = 120.0
+LATEST, EARLIEST, LOCAL_START, COLD = -1, -2, -4, -5
+"""Kinds of offsets that a client of Kafka lists."""
+LOCAL = {"remote.storage.enable": "false"}
 REMOTE = {"remote.storage.enable": "true", "local.retention.bytes": "0", "segment.bytes": "16384"}
 
 
@@ -228,6 +233,40 @@ def test_kafka_says_where_the_local_log_begins_and_which_settings_made_it_so(
     (changed,) = admin.incremental_alter_configs([wrong]).values()
     with pytest.raises(KafkaException, match="cannot go with cleanup = compact"):
         changed.result(DEADLINE_S)
+
+
+def listed(server: Onelog, topic: str, kind: int) -> tuple[int, int]:
+    """Error code and offset of a kind."""
+    asked = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": kind}]
+    with Wire(server.ports["kafka"]) as wire:
+        answer = wire.ask(
+            ApiKey.LIST_OFFSETS, 9, replica_id=-1, isolation_level=0,
+            topics=[{"name": topic, "partitions": asked}], timeout_ms=30_000,
+        )  # fmt: skip
+    (row,) = answer.topics[0].partitions
+    return int(row.error_code), row.offset
+
+
+def test_kafka_lists_the_local_start_and_the_end_of_the_bucket(server, servers):
+    admin = AdminClient(servers)
+    topics = [NewTopic("edges.t", 1, config=REMOTE), NewTopic("edges.off", 1, config=LOCAL)]
+    for made in admin.create_topics(topics).values():
+        made.result(DEADLINE_S)
+    producer = Producer(servers)
+    for number in range(90):
+        if number == 60:
+            offload(server, "edges.t")
+        producer.produce("edges.t", b"%d" % number)
+        producer.produce("edges.off", b"%d" % number)
+        assert producer.flush(DEADLINE_S) == 0
+    (row,) = tier_rows(server, "edges.t")
+    assert (row["local_start_offset"], row["cold_end_offset"]) == (60, 60)
+    found = {
+        kind: listed(server, "edges.t", kind) for kind in (EARLIEST, LATEST, LOCAL_START, COLD)
+    }
+    assert found == {EARLIEST: (0, 0), LATEST: (0, 90), LOCAL_START: (0, 60), COLD: (0, 59)}
+    assert listed(server, "edges.off", LOCAL_START) == (0, 0)
+    assert listed(server, "edges.off", COLD) == (0, -1), "nothing of it is in the bucket"
 
 
 def requests(server: Onelog) -> int:

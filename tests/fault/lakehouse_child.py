@@ -1,7 +1,12 @@
-"""A broker's engine that moves segments into a table, until a fault point ends the process."""
+"""A broker's engine that moves segments into a table, until a fault point ends the process.
+
+The store is a folder, or the bucket of STORE_URL and STORE_OPTIONS (JSON).
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +19,8 @@ from tests.support.tiers import KEY, Owner
 
 def main(folder: str, table_format: str, point: str, place: str) -> None:
     """Write, copy, and die at the point; `place` is "disk" or "store"."""
-    site = LakeSite(Path(folder), table_format, has_disk=place == "disk")
+    url, options = os.environ.get("STORE_URL", ""), os.environ.get("STORE_OPTIONS", "{}")
+    site = LakeSite(Path(folder), table_format, url, json.loads(options), has_disk=place == "disk")
     engine = site.engine()
     log = engine.open(KEY, table_settings(table_format))
     for _ in range(3):

@@ -6,8 +6,9 @@ import contextlib
 import time
 
 import pytest
+from msgspec.structs import replace
 
-from onelog.base.errors import ColdUnavailable
+from onelog.base.errors import ColdUnavailable, StorageError
 from onelog.base.ids import Offset
 from tests.batches import append, make_batch, read_all
 from tests.support.lakehouses import LakeSite, table_settings
@@ -85,6 +86,50 @@ def test_a_bucket_that_was_away_gets_each_record_once(site, server):
         server.start()
     assert log.tier.upload(log.end_offset, Owner()).end == 60
     assert site.offsets() == list(range(60))
+
+
+@pytest.mark.fault_long
+def test_another_warehouse_or_catalog_is_refused_and_the_right_one_goes_on(site):
+    right = site.defaults
+    log = site.engine().open(KEY, table_settings(site.format))
+    write(log, 3)
+    assert log.tier.upload(log.end_offset, Owner()).end == 30
+    log.tier.trim_local(Offset(30))
+    write(log, 3)
+    whole = read_all(log)
+    site.close()
+    place = f"{site.url}/elsewhere"
+    other = f"sqlite:///{site.folder}/other.db"
+    site.defaults = replace(right, warehouse=place, folder=place, catalog=other)
+    log = site.engine().open(KEY, table_settings(site.format))
+    with pytest.raises(StorageError, match=r"lake\.warehouse are others now"):
+        log.tier.upload(log.end_offset, Owner())
+    assert "its mark says offset -1, and the manifest 30" in log.tier.status().halted
+    assert read_all(log) == whole, "what is there is read, wherever new tables would lie"
+    site.close()
+    site.defaults = right
+    log = site.engine().open(KEY, table_settings(site.format))
+    assert log.tier.upload(log.end_offset, Owner()).end == 60
+    assert site.offsets() == list(range(60))
+
+
+@pytest.mark.parametrize("site", ["delta"], indirect=True)
+def test_a_warehouse_in_a_bucket_that_is_missing_gets_nothing_and_loses_nothing(site):
+    right = site.defaults
+    place = "s3://never-made/lake"
+    site.defaults = replace(right, warehouse=place, folder=place)
+    log = site.engine().open(KEY, table_settings(site.format))
+    write(log, 3)
+    with pytest.raises(ColdUnavailable, match="no bucket never-made") as told:
+        log.tier.upload(log.end_offset, Owner())
+    assert told.value.reason == "bucket"
+    assert (log.tier.status().halted, log.tier.status().cold_end_offset) == ("", 0)
+    assert len(read_all(log)) > 0
+    site.close()
+    site.defaults = right
+    log = site.engine().open(KEY, table_settings(site.format))
+    assert log.tier.upload(log.end_offset, Owner()).end == 30
+    assert site.offsets() == list(range(30))
 
 
 WAIT_S = 30

@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from onelog.base.errors import ColdDamaged, ColdUnavailable
+from onelog.objects.bucket import PART_BYTES
 from onelog.objects.store import ObjectStore, StoreSettings, Taken, open_store
 from tests.support.s3_server import (
     ACCESS_KEY,
@@ -214,3 +215,25 @@ def test_a_server_that_is_killed_and_started_again_is_used_again(s3, store):
         except ColdUnavailable:
             assert time.monotonic() < deadline
             time.sleep(0.2)
+
+
+@pytest.mark.parametrize("kind", ["lose", "drop", "throttle"])
+def test_a_part_of_a_large_object_that_fails_once_is_sent_again(store, proxy, kind):
+    data = bytes(PART_BYTES + 100_000)
+    proxy.fault(kind, 1, method="PUT", path="partNumber=2")
+    store.put("t/large", [memoryview(data)[:1000], memoryview(data)[1000:]])
+    assert [fault.times for fault in proxy.faults] == [0], "it was not sent in parts"
+    assert store.get_suffix("t/large", 10) == bytes(10)
+    assert [row.size_bytes for row in store.list("t/")] == [len(data)]
+
+
+def test_a_large_object_whose_parts_do_not_arrive_is_not_there(store, proxy):
+    data = bytes(PART_BYTES + 100_000)
+    for path in ("partNumber=2", "uploadId="):  # a part; the end of the whole
+        proxy.fault("refuse", FOREVER, method="PUT" if "part" in path else "POST", path=path)
+        with pytest.raises(ColdUnavailable):
+            store.put("t/large", [data])
+        proxy.heal()
+        assert list(store.list("t/")) == []
+    store.put("t/large", [data])
+    assert [row.size_bytes for row in store.list("t/")] == [len(data)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,15 @@ from onelog.base.errors import ColdDamaged, ColdUnavailable, Fenced, StorageErro
 from onelog.objects.store import ObjectStore, StoreSettings, open_store
 from onelog.storage.tiered import TieredLog, stored_partition
 from tests.batches import fill, read_all
-from tests.support.s3_server import S3Server, available, s3_server
+from tests.support.s3_server import (
+    ACCESS_KEY,
+    NEXT_KEY,
+    REGION,
+    S3Server,
+    available,
+    s3_server,
+    write_keys,
+)
 from tests.support.store_proxy import FOREVER, StoreProxy, store_proxy
 from tests.support.tiers import KEY, SMALL, Owner, move_all, tiered, upload_all
 
@@ -20,6 +31,7 @@ pytest.importorskip("obstore")
 pytestmark = pytest.mark.skipif(not available(), reason="SeaweedFS is not installed")
 
 DEADLINE_MS = 3000
+WAIT_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +230,66 @@ def test_deletions_whose_answer_is_lost_are_done_again(log, store, proxy):
     assert log.tier.settle(clock.now_ms() + 10, 0) > 0
     assert pieces(store) == set()
     assert stored_partition(store, KEY).manifest.doomed == ()
+
+
+def test_a_store_that_is_slow_gets_everything_and_holds_up_nobody_here(log, store, proxy):
+    proxy.fault("delay", 8, seconds=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        moved = pool.submit(upload_all, log)
+        while not proxy.requests:
+            assert not moved.done()
+            time.sleep(0.01)
+        count = len(proxy.requests)
+        fill(log, 30)
+        log.sync()
+        assert len(read_all(log)) > 0
+        assert len(proxy.requests) <= count + 2, "who writes and reads here waited for the store"
+        assert moved.result() > 0
+    whole = read_all(log)
+    check_moved(log, store, whole)
+
+
+def test_keys_that_are_lost_and_changed_while_it_runs_lose_nothing(s3, proxy, prefix, tmp_path):
+    keys = tmp_path / "keys"
+    write_keys(keys)
+    options = {
+        "aws_endpoint": proxy.endpoint, "aws_region": REGION, "credentials_file": str(keys),
+    }  # fmt: skip
+    settings = StoreSettings(url=f"s3://tiers/{prefix}", options=options, deadline_ms=DEADLINE_MS)
+    store = open_store(settings)
+    engine = tiered(tmp_path / "data", store)
+    log = engine.open(KEY, SMALL)
+    fill(log, 60)
+    move_all(log)
+    keys.unlink()
+    proxy.fault("refuse", FOREVER, key=ACCESS_KEY)  # and the old ones are worth nothing
+    fill(log, 60)
+    log.sync()
+    whole_of_now = read_all(log, log.local_start_offset)
+    for ask in (lambda: upload_all(log), lambda: tiered_again(tmp_path, store)):
+        with pytest.raises(ColdUnavailable, match=r"credentials|key") as told:
+            ask()
+        assert told.value.reason == "refused"
+    assert log.tier.status().halted == "", "it may work later"
+    assert read_all(log, log.local_start_offset) == whole_of_now, "what is here is read"
+    write_keys(keys, NEXT_KEY)
+    ends = time.monotonic() + WAIT_S
+    while True:  # new keys are seen within a second
+        try:
+            whole = read_all(log)
+            break
+        except ColdUnavailable:
+            assert time.monotonic() < ends
+            time.sleep(0.1)
+    check_moved(log, store, whole)
+    engine.close()
+
+
+def tiered_again(tmp_path: Path, store: ObjectStore) -> None:
+    """Reads history in a cache that has nothing of it."""
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    engine = tiered(tmp_path / "copy", store)
+    try:
+        read_all(engine.open(KEY, SMALL))
+    finally:
+        engine.close()

@@ -2,11 +2,13 @@
 
 Usage: python -m tests.fault.tiered_child <root>, with ONELOG_FAULTS set. It prints what is
 promised: `synced <offset>` when all below it must survive, `start <offset>` before a trim and
-`started` behind it, and `done` if no fault point ended it. The store is a folder below the root.
+`started` behind it, and `done` if no fault point ended it. The store is a folder below the root, or
+the bucket of STORE_URL and STORE_OPTIONS (JSON).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,6 +24,9 @@ TRIMMED = 40
 
 
 def store_of(root: Path) -> ObjectStore:
+    url, options = os.environ.get("STORE_URL"), os.environ.get("STORE_OPTIONS", "{}")
+    if url:
+        return open_store(StoreSettings(url=url, options=json.loads(options), deadline_ms=5000))
     folder = root / "store"
     folder.mkdir(parents=True, exist_ok=True)
     return open_store(StoreSettings(url=f"file://{folder}"))

@@ -13,14 +13,25 @@ import http.client
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
 Kind = Literal[
-    "lose", "drop", "delay", "throttle", "conflict", "refuse", "cut", "flip", "skew", "age"
+    "lose",
+    "drop",
+    "delay",
+    "throttle",
+    "conflict",
+    "refuse",
+    "cut",
+    "flip",
+    "skew",
+    "age",
+    "before",
+    "after",
 ]
 REFUSALS = {
     "throttle": (503, "SlowDown"),
@@ -46,6 +57,7 @@ class Fault:
     lose: done, but no answer. drop: neither. delay: so many seconds later. throttle, conflict,
     refuse, skew: refused with 503, 409, 403, 403 and not done. cut: half of the answer's body.
     flip: a bit of the answer's body is another. age: what a listing names is two days older.
+    before: `call` is called before the request is done. after: it is done and called, no answer.
     """
 
     kind: Kind
@@ -55,6 +67,7 @@ class Fault:
     seconds: float
     key: str
     """Of requests that were signed with this key."""
+    call: Callable[[], object]
 
 
 class StoreProxy:
@@ -91,9 +104,10 @@ class StoreProxy:
         path: str = "",
         seconds: float = 0.0,
         key: str = "",
+        call: Callable[[], object] = lambda: None,
     ) -> None:
         """Let something happen to the next `times` requests that match."""
-        self.faults.append(Fault(kind, times, method, path, seconds, key))
+        self.faults.append(Fault(kind, times, method, path, seconds, key, call))
 
     def heal(self) -> None:
         """No fault from now on."""
@@ -130,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind = fault.kind if fault else None
         if fault is not None and kind == "delay":
             time.sleep(fault.seconds)
+        if fault is not None and kind == "before":
+            fault.call()
         if kind == "drop":
             self.close_connection = True
             return
@@ -143,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, http.client.HTTPException):
             self.close_connection = True
             return
-        if kind == "lose":
+        if fault is not None and kind == "after":
+            fault.call()
+        if kind in ("lose", "after"):
             self.close_connection = True
             return
         if kind == "flip" and found:

@@ -11,12 +11,18 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+import requests
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 
-from onelog.base.errors import ColdDamaged, Conflict, NotFound
+from onelog.base.errors import ColdDamaged, Conflict, NotFound, Unavailable
 from onelog.kernel import scan_batches
-from onelog.lake.jobs import JoinJob, PingJob, UpkeepJob
+from onelog.lake import process_link
+from onelog.lake.jobs import AddedFile, JoinJob, PingJob, UpkeepJob
+from onelog.lake.log_tables import LogTable
 from onelog.lake.process_link import LakeLost
+from onelog.lake.storage import Storage
 from onelog.objects.piece import AbortedSpan
 from onelog.record.batch import build_batch
 from tests.batches import make_batch
@@ -326,3 +332,60 @@ def test_a_kill_at_any_step_leaves_each_record_once(tmp_path, point, table_forma
         assert client.bring(rows[0], 0)[2] == data
     finally:
         process.close()
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_process_that_hangs_is_ended_and_one_that_is_only_slow_is_not(
+    tmp_path, monkeypatch, is_slow
+):
+    monkeypatch.setattr(process_link, "PING_S", PATIENCE_S if is_slow else 0.5)
+    process = lake_process(tmp_path)
+    process.ask(PingJob(), PATIENCE_S)
+    pid = process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(LakeLost, match="in time"):
+        process.ask(PingJob(), 0.2)
+    if is_slow:
+        os.kill(pid, signal.SIGCONT)
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            process.ask(PingJob(), PATIENCE_S)
+            break
+        except LakeLost:
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+    assert (process.pid == pid, process.starts) == ((True, 1) if is_slow else (False, 2))
+    process.close()
+
+
+@pytest.mark.parametrize(
+    "lost", [requests.exceptions.ConnectionError, requests.exceptions.ReadTimeout,
+             CommitStateUnknownException]
+)  # fmt: skip
+def test_a_catalog_whose_answer_is_lost_gets_each_row_once(tmp_path, monkeypatch, lost):
+    process = lake_process(tmp_path)
+    place = place_of(tmp_path, "iceberg")
+    client = LakeClient(process, place, tmp_path)
+    try:
+        row = client.convert(batches(0, 3))
+    finally:
+        process.close()
+    commit_table = SqlCatalog.commit_table
+
+    def commit(*words):
+        commit_table(*words)
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+        raise lost("the answer did not come")
+
+    table = LogTable(place, Storage())
+    added = [AddedFile(0, row.base, row.end, row.file)]
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+    with pytest.raises(Unavailable, match="did not answer"):
+        table.add(STREAM, added, {0: -1}, ())
+    assert offsets(client) == list(range(30)), "it was done"
+    snapshots_before = snapshots(client)
+    table.add(STREAM, added, {0: -1}, ())
+    assert offsets(client) == list(range(30))
+    assert snapshots(client) == snapshots_before

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onelog.base import faults
-from onelog.base.errors import ColdUnavailable, StorageError
+from onelog.base.errors import ColdDamaged, ColdUnavailable, StorageError
 from onelog.base.ids import PartitionId
 from onelog.objects import names
 from onelog.objects.store import ObjectStore
@@ -135,5 +135,38 @@ def test_a_start_that_fails_anywhere_is_followed_by_one_that_finds_everything(
         faults.disarm()
     again = engine_of(store, tmp_path)
     check_whole(again, store, 12)
+    again.close()
+    engine.close()
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_data_object_that_is_harmed_at_rest_stops_its_range_and_nothing_else(
+    store, tmp_path, harm
+) -> None:
+    engine = engine_of(store, tmp_path)
+    log = engine.open(KEY, SETTINGS)
+    for _ in range(3):
+        fill(log, 2, size=400)
+        engine.upkeep.settling.settle()  # rows that nobody joins
+    rows = log.cold_rows(0, 6)
+    assert [(row.base, row.end) for row in rows] == [(0, 2), (2, 4), (4, 6)]
+    harmed = rows[1]
+    if harm == "gone":
+        store.delete([harmed.object])
+    else:
+        data = bytearray(store.get(harmed.object))
+        data[harmed.position + harmed.log_bytes // 2] ^= 1
+        store.put(harmed.object, [bytes(data)])
+    with pytest.raises(ColdDamaged, match=harmed.object):
+        read_all(log)
+    assert spans(read_all(log, 4)) == [(4, 4), (5, 5)]
+    fill(log, 1, size=400)
+    assert log.sync() == 7, "writers go on"
+    again = engine_of(store, tmp_path)
+    log = again.open(KEY, SETTINGS)
+    with pytest.raises(ColdDamaged, match=harmed.object):
+        read_all(log, 2)
+    log.trim(4)
+    assert spans(read_all(log)) == [(4, 4), (5, 5), (6, 6)], "retention passes it"
     again.close()
     engine.close()

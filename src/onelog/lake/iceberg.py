@@ -21,6 +21,7 @@ import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
@@ -73,6 +74,11 @@ MARKS_MAX = 10_000
 JOB_MARKS_MAX = 64
 """Single writes whose marks a table keeps: nobody writes those batches again once they are over."""
 SQLITE = "sqlite:///"
+_NO_ANSWER = (
+    requests.exceptions.ConnectionError,
+    requests.exceptions.Timeout,
+    CommitStateUnknownException,
+)
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
@@ -102,7 +108,7 @@ def _reached(options: TableOptions) -> Iterator[None]:
     """Say in one line that a catalog is away; what it did of a commit its mark will tell."""
     try:
         yield
-    except requests.exceptions.ConnectionError as error:
+    except _NO_ANSWER as error:
         address = dict(options.catalog)["uri"]
         raise Unavailable(
             f"the catalog {address} did not answer for {options.table}: check catalog, and that it"

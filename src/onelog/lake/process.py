@@ -105,7 +105,11 @@ def serve(channel: socket.socket) -> None:
 
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="lake")
     while (data := receive(channel)) is not None:
-        pool.submit(run, ask_decoder.decode(data))
+        ask = ask_decoder.decode(data)
+        if isinstance(ask.job, PingJob):
+            run(ask)  # a sign of life, however many jobs wait
+        else:
+            pool.submit(run, ask)
     os._exit(_GONE)  # the broker is gone: jobs under way are nobody's
 
 

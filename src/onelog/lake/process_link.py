@@ -32,6 +32,7 @@ from onelog.lake.jobs import (
     Ask,
     LakeAnswer,
     LakeSettings,
+    PingJob,
     answer_decoder,
     error_of,
 )
@@ -39,6 +40,8 @@ from onelog.lake.jobs import (
 JOBS_MAX: Final = 16
 """Jobs that the process has at a time."""
 PAUSES_S: Final = (0.2, 30.0)
+PING_S: Final = 10.0
+"""After a job that was late: a process that does not answer so long that it is there is ended."""
 _PEM: Final = "-----BEGIN"
 _HEAD: Final = struct.Struct("<I")
 assert _HEAD.size == HEAD_BYTES
@@ -67,6 +70,8 @@ class _Running:
         self.sending = threading.Lock()
         self.waiting: dict[int, _Waiting] = {}
         self.lost = False
+        self.is_watched = False
+        """Whether somebody waits for a sign of life."""
 
 
 class LakeProcess:
@@ -117,6 +122,7 @@ class LakeProcess:
         if not waiting.over.wait(max(0.0, ends - time.monotonic())):
             with self._lock:
                 running.waiting.pop(number, None)
+            self._suspect(running)
             raise LakeLost("the lake process did not answer in time")
         answer = waiting.answer
         if answer is None:
@@ -124,6 +130,36 @@ class LakeProcess:
         if answer.error:
             raise error_of(answer)
         return answer
+
+    def _suspect(self, running: _Running) -> None:
+        """A process that hangs as a whole is ended; one that is only slow goes on."""
+        with self._lock:
+            if running.is_watched or running.lost:
+                return
+            running.is_watched = True
+        threading.Thread(
+            target=self._watch, args=(running,), name="onelog-lake-watch", daemon=True
+        ).start()
+
+    def _watch(self, running: _Running) -> None:
+        sign = _Waiting()
+        with self._lock:
+            self._number += 1
+            number = self._number
+            running.waiting[number] = sign
+        data = msgspec.msgpack.encode(Ask(number, PingJob()))
+        # A process that takes nothing any more may hold up whoever sends: so nobody waits for it.
+        threading.Thread(
+            target=self._send, args=(running, data), name="onelog-lake-ping", daemon=True
+        ).start()
+        if not sign.over.wait(PING_S):
+            self._lose(running)
+        running.is_watched = False
+
+    @staticmethod
+    def _send(running: _Running, data: bytes) -> None:
+        with contextlib.suppress(OSError), running.sending:
+            running.channel.sendall(_HEAD.pack(len(data)) + data)
 
     def _alive(self, ends: float) -> _Running:
         """The running process; the lock is held."""

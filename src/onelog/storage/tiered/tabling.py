@@ -186,7 +186,8 @@ class TableTier:
             raise self._halted(
                 words,
                 f"its mark says offset {found.end}, and the manifest {before}: the table was"
-                " dropped, or restored from a copy. Set tier.table to another name to begin anew",
+                " dropped or restored from a copy, or lake.catalog and lake.warehouse are others"
+                " now. Set them right and restart, or set tier.table to another name to begin anew",
             )
         if found.end > self._inner.end_offset:
             raise self._halted(
