@@ -280,6 +280,40 @@ async def test_a_deleted_stream_is_gone_on_every_node(nodes: Nodes) -> None:
         key for key in nodes[1].cluster.known.all_rows() if key.stream_id == stream.record.id
     ]
 
+    async def is_ended() -> bool:
+        return not (await nodes[1].store.range("deleting/")).entries
+
+    async with asyncio.timeout(20):
+        while not await is_ended():  # noqa: ASYNC110 - other nodes write it
+            await asyncio.sleep(0.02)
+
+
+async def test_a_stream_that_is_deleted_while_a_node_is_away_is_gone_when_it_returns(
+    nodes: Nodes,
+) -> None:
+    await nodes.start(1, 2, 3)
+    stream = await nodes[1].broker.streams.create(config("orders", 3))
+    await nodes.until_whole("orders")
+    store, away = nodes[1].store, nodes[3].folder / f"segment/{stream.record.id}"
+    noted = f"deleting/{stream.record.id}"
+    await nodes.stop(3)
+    assert away.is_dir()
+    await nodes[1].broker.streams.delete("orders")
+    await eventually(lambda: nodes[2].broker.streams.find("orders") is None)
+    assert await store.get(noted) is not None, "node 3 still has it"
+    await nodes.start(3)
+    assert nodes[3].broker.streams.find("orders") is None
+    assert not away.exists()
+    assert not nodes[3].broker.streams.orphans
+
+    async def is_ended() -> bool:
+        return not (await store.range("deleting/")).entries
+
+    async with asyncio.timeout(20):
+        while not await is_ended():  # noqa: ASYNC110 - other nodes write it
+            await asyncio.sleep(0.02)
+    assert not (await store.range(f"partitions/{stream.record.id}/")).entries
+
 
 async def test_a_partition_moves_to_another_node_and_leaves_the_one_before(
     tmp_path: Path, nodes: Nodes

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -32,6 +32,7 @@ from onelog.cluster.exchange import FeedExchange
 from onelog.cluster.follower import FeedNumbers
 from onelog.cluster.known import KnownCluster, is_sharded
 from onelog.cluster.leader import ReplicaLeader
+from onelog.cluster.node_rows import MEMBERS, number_of
 from onelog.cluster.placement import Loads
 from onelog.cluster.replica import ClusterReplica
 from onelog.cluster.row_store import RowStore
@@ -78,7 +79,7 @@ class ReplicaHost:
         store: MetadataStore,
         troubles: Troubles,
     ) -> None:
-        self._node = node
+        self.node = node
         self._settings = settings
         self._known = known
         self._exchange = exchange
@@ -163,7 +164,7 @@ class ReplicaHost:
     def has(self, record: StreamRecord, number: PartitionId) -> bool:
         """See `Hosting`. It may be called in a thread."""
         found = self._known.row(PartitionKey(record.id, number))
-        return self._node in (self.homes(record, number) if found is None else found[0].replicas)
+        return self.node in (self.homes(record, number) if found is None else found[0].replicas)
 
     def homes(self, record: StreamRecord, number: int) -> tuple[int, ...]:
         """Where a partition that has no row yet lies."""
@@ -200,7 +201,12 @@ class ReplicaHost:
 
     def _is_mine(self, key: PartitionKey) -> bool:
         found = self._known.row(key)
-        return found is not None and found[0].leader == self._node
+        return found is not None and found[0].leader == self.node
+
+    async def nodes(self) -> Collection[int]:
+        """See `Hosting`: the members, as the store has them now."""
+        entries = (await self._store.range(MEMBERS)).entries
+        return {number_of(entry.key) for entry in entries}
 
     async def deleted(self, keys: Sequence[PartitionKey]) -> None:
         """See `Hosting`."""
@@ -330,7 +336,7 @@ class ReplicaHost:
         except OnelogError as error:
             self._troubles.note(REPLICA, partition.place, error)
             return False
-        return self._node not in row.replicas
+        return self.node not in row.replicas
 
     async def _remake(self, stream: Stream, key: PartitionKey) -> Partition:
         assert self.catalog is not None
@@ -340,7 +346,7 @@ class ReplicaHost:
         port = PartitionPort(partition, lambda: stream.config.cleanup.compacts)
         replica = ClusterReplica(
             key,
-            self._node,
+            self.node,
             port,
             self._numbers,
             node_epoch=self._epoch,
@@ -407,7 +413,7 @@ class ReplicaHost:
 
     def _has(self, number: int, keys: Sequence[PartitionKey]) -> bool:
         rows = {key: found[0] for key in keys if (found := self._known.row(key)) is not None}
-        mine = (self._node, self._epoch)
+        mine = (self.node, self._epoch)
         if not all((row.leader, row.leader_node_epoch) == mine for row in rows.values()):
             return False
         return bool(rows) and (number in self._shards or all(map(self.leads, rows)))

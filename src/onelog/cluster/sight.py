@@ -54,7 +54,8 @@ class ClusterSight:
             revision, is_current = self._store.members.revision, False
         said, here = await reports, self._registration
         controller = here.controller.get(CONTROLLER)
-        rows = [row for row, _revision in self._known.all_rows().values()]
+        # A row whose stream is gone is nobody's trouble: it goes when all nodes have dropped it.
+        rows = [row for _name, _key, row in self._operator.named()]
         seen = SeenCluster(
             mode="etcd",
             name=self._name,

@@ -27,6 +27,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import (
     Conflict,
     NotAuthorized,
+    OnelogError,
     StreamNotFound,
     Timeout,
     Unavailable,
@@ -126,8 +127,7 @@ class Catalog:
         """Open every stream that the store knows, after finishing interrupted deletions."""
         for deleting in await self._rows.deletions():
             await self._opener.delete(deleting)
-            if not self.hosting.is_shared:  # else other nodes may have data of it, too
-                await self._rows.deleted(deleting)
+            await self._rows.deleted(deleting, self.hosting)
         await self.begun.load()
         there = await self._opener.look()
         anew = await self._rows.given_up()
@@ -355,9 +355,7 @@ class Catalog:
             await self._rows.delete(name, deleting)
             await self._take_down(stream)
             await self._opener.delete(deleting)
-            await self.hosting.deleted([stream.key(row.id) for row in stream.partitions])
-            if not self.hosting.is_shared:
-                await self._rows.deleted(deleting)
+            await self._rows.deleted(deleting, self.hosting)
             await self.begun.forget(record.id)
 
     async def _take_down(self, stream: Stream) -> None:
@@ -389,6 +387,8 @@ class Catalog:
             if deleting is not None:  # otherwise its data stays, as data of an unknown stream
                 await self._opener.delete(deleting)
                 await self.begun.forget(deleting.id)
+                with contextlib.suppress(OnelogError):  # the next start notes it
+                    await self._rows.deleted(deleting, self.hosting)
             stream = None
         if record is None:
             return

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.ids import PartitionId
@@ -27,6 +27,16 @@ class Hosting(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether partitions may have replicas on other nodes."""
+        ...
+
+    @property
+    def node(self) -> int:
+        """This node."""
+        ...
+
+    async def nodes(self) -> Collection[int]:
+        """Every other node too that may have data here or there, whether it runs or not; none where
+        nothing is shared. Raises Unavailable."""
         ...
 
     def place(self, config: StreamConfig, first: int) -> Assigned:
@@ -56,7 +66,7 @@ class Hosting(Protocol):
         ...
 
     async def deleted(self, keys: Sequence[PartitionKey]) -> None:
-        """These partitions were deleted on purpose: forget who had them."""
+        """These partitions were deleted on purpose, and are gone here: forget who had them."""
         ...
 
 
@@ -64,6 +74,11 @@ class EverythingHere:
     """A node on its own."""
 
     is_shared: Final = False
+    node: Final = 0
+
+    async def nodes(self) -> Collection[int]:
+        """See `Hosting`."""
+        return ()
 
     def place(self, config: StreamConfig, first: int) -> Assigned:
         """See `Hosting`: there is nothing to choose."""

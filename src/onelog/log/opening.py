@@ -47,6 +47,12 @@ class Deleting(msgspec.Struct, frozen=True):
     id: str
     engine: str
     partitions: int
+    done: tuple[int, ...] = ()
+    """The nodes of a cluster that have nothing of it any more."""
+
+    def keys(self) -> list[PartitionKey]:
+        """Its partitions."""
+        return [PartitionKey(self.id, PartitionId(number)) for number in range(self.partitions)]
 
 
 class Opener:
@@ -179,15 +185,12 @@ class Opener:
                 f"engine {deleting.engine!r} is not configured, but holds the deleted stream"
                 f" {deleting.id}; configure it again so that its data can be removed"
             )
-        keys = [
-            PartitionKey(deleting.id, PartitionId(number)) for number in range(deleting.partitions)
-        ]
 
         def delete(key: PartitionKey) -> None:
             with self._shared.hold.leaving():
                 engine.delete(key)
 
-        await self.in_chunks(keys, delete)
+        await self.in_chunks(deleting.keys(), delete)
 
 
 def _stopped(wrap: Callable[[PartitionLog], Partition], error: OnelogError) -> Partition:

@@ -4,7 +4,8 @@ Rules:
 - A row is written only over the revision that is in force here, so that a writer has seen the
   changes of all others. Otherwise the write raises `Conflict`, and nothing is written.
 - A stream's row is deleted in the transaction that writes which data is left to delete, so that the
-  next start can finish after a crash.
+  next start can finish after a crash. On a cluster each node notes there that it has nothing of it
+  any more, and the last one ends the note: a node that is away finds it when it comes back.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ import msgspec
 from onelog.base.errors import Conflict, StreamNotFound
 from onelog.log.begun import BEGUN
 from onelog.log.config import StreamConfig
+from onelog.log.hosting import Hosting
 from onelog.log.opening import Deleting
 from onelog.log.stream import StreamRecord
 from onelog.metadata.parts import in_parts
 from onelog.metadata.projection import Change, Projection
-from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
+from onelog.metadata.store import Compare, Delete, Entry, MetadataStore, Op, Put
 from onelog.observe.troubles import Troubles
 
 _STREAMS: Final = "streams/"
 _DELETING: Final = "deleting/"
+_TRIES: Final = 20
+"""Attempts to note a deletion that other nodes note at the same time."""
 _START_OVER: Final = "start-over/"
 """Streams whose data the next start gives up."""
 
@@ -139,9 +143,24 @@ class StreamRows:
         entry = await self._store.get(_DELETING + stream_id)
         return None if entry is None else msgspec.json.decode(entry.value, type=Deleting)
 
-    async def deleted(self, deleting: Deleting) -> None:
-        """Note that the data of a stream is gone."""
-        await self._store.delete(_DELETING + deleting.id)
+    async def deleted(self, deleting: Deleting, hosting: Hosting) -> None:
+        """Note that the data of a stream is gone here. The last node ends the note."""
+        await hosting.deleted(deleting.keys())
+        key, nodes = _DELETING + deleting.id, set(await hosting.nodes())
+        for _ in range(_TRIES):
+            entry = await self._store.get(key)
+            if entry is None:
+                return
+            row = msgspec.json.decode(entry.value, type=Deleting)
+            done = {*row.done, hosting.node}
+            noted = msgspec.structs.replace(row, done=tuple(sorted(done)))
+            op: Op = Delete(key) if done >= nodes else Put(key, msgspec.json.encode(noted))
+            compare = Compare(key, "mod_revision", "==", entry.mod_revision)
+            if (await self._store.txn([compare], [op])).succeeded:
+                return
+        raise Conflict(
+            f"nodes note all the time that {deleting.id} is gone; the next start goes on"
+        )
 
     async def give_up(self, name: str) -> None:
         """Note that the next start makes a stream new."""
