@@ -83,7 +83,7 @@ def test_a_peer_is_not_read_past_the_bound_until_half_of_it_is_free(kernel: Any)
 def test_runs_that_became_visible_are_told_together(kernel: Any) -> None:
     soon: list[Any] = []
     told: list[Any] = []
-    turn = kernel.PublishPass(soon.append, None, SimpleNamespace(has_refused=True), told.append)
+    turn = kernel.PublishPass(soon.append, None, {("s", 0, 0): None}, told.append)
     runs = [run_of(kernel, 1), run_of(kernel, 2)]
     for run in runs:
         turn.took(run)

@@ -154,6 +154,12 @@ def failure_of(error: Exception) -> OnelogError:
     return without_frames(error if isinstance(error, OnelogError) else StorageError(str(error)))
 
 
+def published_at(stage: Stage, offset: int) -> Published:
+    """Where a record went that was written from a stage."""
+    outlet: Outlet = stage.owner
+    return Published(outlet.stream.name, outlet.partition.id, Offset(offset))
+
+
 class Write(msgspec.Struct, eq=False):
     """The records that a tick took from one stage, and the calls that wait for them."""
 

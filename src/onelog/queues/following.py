@@ -77,7 +77,7 @@ class Follower:
         self.live = hub.broker.new_live("amqp")
         self._spreader = Spreader(hub.loop, self._stumbled)
         self._topics: dict[bytes, Target] = {}
-        self._refused: dict[tuple[str, int, int], None] = {}
+        self.refused: dict[tuple[str, int, int], None] = {}
         """Messages that queues refused lately, the oldest first."""
         self.standing = Standing(hub, self)
         self._moments: set[Moment] = set()
@@ -265,19 +265,14 @@ class Follower:
             self._note(queue, error, number, offset)
             return
         source = self.live.source(number)
-        self._refused[source.stream.name, int(source.partition.id), offset] = None
-        if len(self._refused) > _REFUSED_MAX:  # refusals that no publisher asked about
-            del self._refused[next(iter(self._refused))]
-
-    @property
-    def has_refused(self) -> bool:
-        """Whether any queue refused a message lately."""
-        return bool(self._refused)
+        self.refused[source.stream.name, int(source.partition.id), offset] = None
+        if len(self.refused) > _REFUSED_MAX:  # refusals that no publisher asked about
+            del self.refused[next(iter(self.refused))]
 
     def take_refusal(self, published: Published) -> bool:
         """Whether a queue refused this message. Each refusal is returned once."""
         key = (published.stream, published.partition, int(published.offset))
-        return self._refused.pop(key, self) is None
+        return self.refused.pop(key, self) is None
 
     # -- routing
 

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from onelog.kernel._native.amqp_channel cimport AmqpCounters, AmqpPeer
-from onelog.kernel._native.stage cimport Stage
+from onelog.kernel._native.stage cimport Stage, StageCall
 
 cdef class ByteCount:
     # As in the twin.
@@ -34,16 +34,21 @@ cdef class Confirms:
 
     cpdef bytes take(self, int channel)
 
-cdef class StageRuns:
+cdef class StageRuns(StageCall):
     cdef readonly list results
+    # Where the tick of the kernel wrote the staged records; None: `results` knows.
+    cdef readonly Stage stage
+    cdef readonly int64_t base
     cdef readonly list runs
     cdef readonly Py_ssize_t index
     cdef PublishPass turn
 
+    cpdef finish(self, Py_ssize_t count, error)
+
 cdef class PublishPass:
     cdef object call_soon
-    cdef object await_stage
-    cdef object follower
+    cdef object tick_soon
+    cdef dict refused
     cdef object tell_slowly
     cdef object tell_bound
     cdef list taken

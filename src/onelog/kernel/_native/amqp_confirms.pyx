@@ -118,7 +118,13 @@ cdef class Confirms:
 cdef class StageRuns:
     """The call of all runs that wait for what is staged in one partition."""
 
-    def finish(self, count, error):
+    cdef int written(self, Stage stage, int64_t base) except -1:
+        self.stage = stage
+        self.base = base
+        self.finish(1, None)
+        return 0
+
+    cpdef finish(self, Py_ssize_t count, error):
         """The messages are visible, or failed with this error."""
         cdef PublishRun run
         cdef list runs = self.runs
@@ -142,10 +148,10 @@ cdef class StageRuns:
 cdef class PublishPass:
     """The publishes of all channels that wait together."""
 
-    def __init__(self, call_soon, await_stage, follower, tell_slowly):
+    def __init__(self, call_soon, tick_soon, dict refused not None, tell_slowly):
         self.call_soon = call_soon
-        self.await_stage = await_stage
-        self.follower = follower
+        self.tick_soon = tick_soon
+        self.refused = refused
         self.tell_slowly = tell_slowly
         self.tell_bound = self.tell
         self.taken = []
@@ -167,7 +173,8 @@ cdef class PublishPass:
             waiting.runs = []
             waiting.turn = self
             waiting.index = run.index
-            self.await_stage(stage, waiting, 1)
+            stage.owner.rows.append((waiting, 0, run.index))
+            self.tick_soon()
             self.stage, self.rows, self.waiting = stage, stage.owner.rows, waiting
         run.stage_runs = waiting
         waiting.runs.append(run)
@@ -180,7 +187,7 @@ cdef class PublishPass:
         cdef PublishRun run
         cdef PublishingEnd publishing
         self.taken = []
-        if self.follower.has_refused:
+        if self.refused:
             self.tell_slowly(taken)
             return
         for run in taken:

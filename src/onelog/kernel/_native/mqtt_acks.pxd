@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint16_t
 from onelog.kernel._native.format cimport ol_put16
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 from onelog.kernel._native.outbox cimport Receiver
+from onelog.kernel._native.stage cimport StageCall
 
 cdef enum:
     STAGES_MAX = 65536
@@ -31,7 +32,7 @@ cdef class MqttPass:
 
 cdef class MqttAnswers
 
-cdef class StageAcks:
+cdef class StageAcks(StageCall):
     cdef list waiting
     # Of the stage in the pass.
     cdef Py_ssize_t number

@@ -1,5 +1,7 @@
 """C face of stages and routes."""
 
+from libc.stdint cimport int64_t
+
 from onelog.kernel._native.build cimport BatchBuilder
 from onelog.kernel._native.ends cimport PartitionEnd
 
@@ -15,6 +17,9 @@ cdef class Stage:
     cdef int join(self) except -1
     cpdef BatchBuilder take(self)
     cpdef int give_back(self, BatchBuilder builder) except -1
+
+cdef class StageCall:
+    cdef int written(self, Stage stage, int64_t base) except -1
 
 cdef class MqttRoute:
     cdef readonly bytes topic

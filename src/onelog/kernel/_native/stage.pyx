@@ -1,5 +1,7 @@
 """Stages, compiled: the builder of a partition, and the routes that lead to it."""
 
+from libc.stdint cimport int64_t
+
 from onelog.kernel._native.build cimport BatchBuilder
 from onelog.kernel._native.ends cimport PartitionEnd
 
@@ -45,6 +47,14 @@ cdef class Stage:
             self.spare = self.builder  # only one of the two holds memory
             self.builder = builder
         return 0
+
+
+cdef class StageCall:
+    """A call of the kernel's own that waits for what is staged in one partition."""
+
+    cdef int written(self, Stage stage, int64_t base) except -1:
+        """The records of the stage are visible; the first has this offset."""
+        raise NotImplementedError
 
 
 cdef class MqttRoute:

@@ -3,9 +3,9 @@
 Rules:
 - A tick first takes all staged records together with the calls that wait for them, then it writes,
   in the order in which it took them. So a tick may come at any time, also within another one.
-- A batch that needs no look is written here (`ends.pyx`), and MQTT's acknowledgements are answered
-  here, at once or when a sync has made the batch visible. Python writes every other batch and
-  answers every other call (`writing`).
+- A batch that needs no look is written here (`ends.pyx`), and a call of the kernel's own (MQTT's
+  acknowledgements, AMQP's confirms) is answered here, at once or when a sync has made the batch
+  visible. Python writes every other batch and answers every other call (`writing`).
 - Syncs are asked for when all partitions are written, so that they share what the disk does.
 - Nothing that raises keeps the next batch from being written.
 """
@@ -13,8 +13,7 @@ Rules:
 from libc.stdint cimport int64_t
 
 from onelog.kernel._native.ends cimport PartitionEnd, Pending
-from onelog.kernel._native.mqtt_acks cimport StageAcks
-from onelog.kernel._native.stage cimport Stage
+from onelog.kernel._native.stage cimport Stage, StageCall
 
 from onelog.base import faults
 
@@ -152,9 +151,9 @@ cdef class Ticker:
         cdef object call
         if len(row.rows) == 1:
             call = (<tuple> row.rows[0])[0]
-            if type(call) is StageAcks:
+            if isinstance(call, StageCall):
                 try:
-                    (<StageAcks> call).finish(1, None)
+                    (<StageCall> call).written(row.stage, row.base)
                 except Exception as error:
                     self.writing.call_raised(call, error)
                 return 0

@@ -12,11 +12,12 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from onelog.base.errors import OnelogError
+    from onelog.kernel.pure.stage import Stage
 
 UNKNOWN, ACK, NACK = 0, 1, 2
 """The outcome of a publish."""
@@ -130,8 +131,11 @@ class StageRuns:
     makes one."""
 
     results: list[Any]
-    """Where the message of `index` was written."""
+    """Where the message of `index` was written, if Python answered."""
     index: int
+    stage: Stage | None
+    """Where the tick of the kernel wrote the staged messages, the first one at `base`."""
+    base: int
 
 
 class PublishPass:
@@ -140,11 +144,11 @@ class PublishPass:
     def __init__(
         self,
         call_soon: Callable[..., Any],
-        await_stage: Callable[..., None],
-        follower: Any,
+        tick_soon: Callable[[], None],
+        refused: Mapping[Any, None],
         tell_slowly: Callable[[list[PublishRun]], None],
     ) -> None:
-        del await_stage, follower
+        del tick_soon, refused
         self._call_soon = call_soon
         self._tell_slowly = tell_slowly
         self._taken: list[PublishRun] = []

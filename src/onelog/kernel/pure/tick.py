@@ -4,7 +4,7 @@ Rules:
 - A tick first takes all staged records together with the calls that wait for them, then it writes,
   in the order in which it took them. So a tick may come at any time, also within another one.
 - `writing` writes every batch and answers every call. The compiled kernel does so itself for a
-  batch that needs no look (`ends.py`), and for acknowledgements of MQTT.
+  batch that needs no look (`ends.py`), and for acknowledgements of MQTT and confirms of AMQP.
 - Nothing that raises keeps the next batch from being written.
 """
 

@@ -16,6 +16,7 @@ from onelog.base.errors import NotAuthenticated
 from onelog.base.ids import Offset
 from onelog.broker import Broker, Published
 from onelog.broker.hanging import hang
+from onelog.broker.outlets import published_at
 from onelog.config import Config
 from onelog.kernel import AmqpCounters, AmqpEnvelopes, PublishPass, PublishRun
 from onelog.net import ConnectionCounters, Connections, Peer
@@ -84,8 +85,8 @@ class Hub:
         )
         self.publishes = PublishPass(
             self.loop.call_soon,
-            broker.publisher.await_stage,
-            self.queues.follower,
+            broker.publisher.tick_soon,
+            self.queues.follower.refused,
             self._tell_taken,
         )
         self.publishes.is_metered = broker.publisher.is_metered
@@ -148,7 +149,7 @@ class Hub:
         follower = self.queues.follower
         concerned: dict[Publishing, None] = {}
         for run in taken:
-            refused = follower.has_refused and follower.take_refusal(place_of(run))
+            refused = follower.refused and follower.take_refusal(place_of(run))
             run.publishing.written_out(run, NACK if refused else ACK)
             concerned[run.publishing] = None
         for publishing in concerned:
@@ -167,6 +168,9 @@ def place_of(run: PublishRun) -> Published:
     if run.stage_runs is None:
         found: Published = run.results[0]
         return found
-    known: Published = run.stage_runs.results[0]
-    offset = known.offset + run.index - run.stage_runs.index
+    calls = run.stage_runs
+    if calls.stage is not None:
+        return published_at(calls.stage, calls.base + run.index)
+    known: Published = calls.results[0]
+    offset = known.offset + run.index - calls.index
     return Published(known.stream, known.partition, Offset(offset))
