@@ -172,7 +172,7 @@ class ClusterHistory:
                 yield f"C3: {_reader(line)} has {value} at {offset}, which nobody sent there"
             elif line.call == "read" and sent.start > line.end:
                 yield f"C3: {_reader(line)} had {value} before it was sent"
-            elif sent.result == "refused" and not sent.again:  # else: of the last attempt
+            elif sent.is_refused:
                 yield f"C7: {_reader(line)} has {value}, which was refused"
 
     def _check_order(self) -> Iterator[str]:
@@ -209,8 +209,11 @@ class ClusterHistory:
                 if count > 1 and line is not None:
                     if line.once or line.txn:
                         yield f"C6: {value} was sent exactly once, and is there {count} times"
-                    elif line.result != "unknown" and not line.again:
-                        yield f"C6: {value} was answered, and is there {count} times"
+                    elif line.result != "unknown" and count > line.attempts:
+                        yield (
+                            f"C6: {value} was answered, and is there {count} times; it was sent"
+                            f" {line.attempts} times at most"
+                        )
 
     def _check_transactions(self) -> Iterator[str]:
         for line, _offset, value in self._shown():

@@ -32,9 +32,9 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     qos: int = 0
     """Of a publish: with which MQTT's subscribers get it. Of what was taken: with which it came.
     Of a beginning: from which on everything is owed."""
-    again: bool = False
-    """Its client may have sent it more than once by itself: attempts that it does not tell of.
-    What it says of the last one leaves open what became of the others."""
+    again_s: float = 0.0
+    """Its client may send it again by itself, and waits so long at least before each attempt; it
+    tells of the last one only. 0: it never does."""
     txn: str = ""
     commit: bool = True
     """How a transaction ended; of a settlement: not rejected."""
@@ -46,6 +46,17 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     rows: list[tuple[int, str]] = []
     """A final read: everything from `start_offset` on."""
     start_offset: int = 0
+
+    @property
+    def attempts(self) -> int:
+        """How often it may have been sent before its client told of it."""
+        return 1 + int((self.end - self.start) / self.again_s) if self.again_s else 1
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was never written: what a client says of its last attempt leaves open what
+        became of those before."""
+        return self.result == "refused" and self.attempts == 1
 
     @property
     def place(self) -> Place:

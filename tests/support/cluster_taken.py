@@ -89,7 +89,7 @@ class Taken:
                 yield f"C3: {group} gave {line.value}, which nobody sent"
             elif sent.start > line.end:
                 yield f"C3: {group} gave {line.value} before it was sent"
-            elif sent.result == "refused" and not sent.again:
+            elif sent.is_refused:
                 yield f"C7: {group} gave {line.value}, which was refused"
             elif sent.txn and self._outcome(sent) == "refused":
                 yield f"C10: {group} gave {line.value} of {sent.txn}, which was not committed"

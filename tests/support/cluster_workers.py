@@ -3,8 +3,9 @@
 Rules:
 - Each worker is a function of a `Scene`, run in a thread of its own. Its calls name it (`who`).
 - A plain producer sends again by itself only after NOT_LEADER, whatever its settings say, and that
-  may come for a record that was appended: its values may occur twice. Those of an idempotent one
-  occur once. An error that leaves open what happened is unknown.
+  may come for a record that was appended: its values may occur twice. It waits before it does
+  (`AGAIN_S`), so what was answered sooner was sent once. Those of an idempotent one occur once. An
+  error that leaves open what happened is unknown.
 - Members of a group commit what they have read, and wait for the answer. Positions are looked at
   from outside all the time.
 """
@@ -29,6 +30,10 @@ EVERY_S = 0.01
 LOOK_EVERY_S = 0.3
 COMMIT_EVERY_S = 0.2
 ANSWER_S = 8.0
+BACKOFF_MS = 100
+"""librdkafka waits so long before it sends again, or up to a fifth less."""
+AGAIN_S = 0.0007 * BACKOFF_MS
+"""No attempt follows the one before sooner."""
 REFUSED = frozenset({KafkaError.NOT_ENOUGH_REPLICAS})
 GROUP, OUTSIDE = "group", "outside"
 """The group of members, and the one whose positions transactions commit."""
@@ -106,6 +111,7 @@ def write(scene: Scene, *, once: bool, answer_s: float = ANSWER_S) -> None:
     who = "idempotent" if once else "plain"
     scene.expect(*(f"{who}-{part}" for part in range(scene.partitions)))
     options: dict[str, Any] = {"enable.idempotence": True} if once else {"retries": 0}
+    options["retry.backoff.ms"] = BACKOFF_MS
     options |= {"acks": "all", "linger.ms": 0, "delivery.timeout.ms": int(1000 * answer_s)}
     producer = Producer(scene.options(**options))
 
@@ -121,8 +127,9 @@ def write(scene: Scene, *, once: bool, answer_s: float = ANSWER_S) -> None:
         part = number % scene.partitions
         value = f"{who}-{number}"
         line = scene.line(
-            "publish", f"{who}-{part}", partition=part, value=value, once=once, again=not once
-        )
+            "publish", f"{who}-{part}", partition=part, value=value, once=once,
+            again_s=0.0 if once else AGAIN_S,
+        )  # fmt: skip
         producer.produce(scene.topic, value, partition=part, on_delivery=partial(told, line))
         producer.poll(0)
     assert producer.flush(4 * answer_s) == 0

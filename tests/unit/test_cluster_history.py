@@ -92,11 +92,11 @@ def test_what_was_unknown_may_be_there_or_not_and_twice() -> None:
 
 
 def test_what_a_client_sends_again_by_itself_may_be_there_twice() -> None:
-    ClusterHistory([publish("a", 1, 1, again=True), final((0, "a"), (1, "a"))]).prove()
+    ClusterHistory([publish("a", 1, 1, again_s=0.3), final((0, "a"), (1, "a"))]).prove()
 
 
 def test_a_refusal_says_nothing_of_attempts_that_a_client_does_not_tell_of() -> None:
-    lines = [publish("a", -1, 1, "refused", again=True), publish("b", -1, 2, "refused")]
+    lines = [publish("a", -1, 1, "refused", again_s=0.3), publish("b", -1, 2, "refused")]
     ClusterHistory([*lines, final((0, "a"))]).prove()
     assert any("C7" in text for text in ClusterHistory([*lines, final((0, "b"))]).findings())
 
@@ -149,6 +149,19 @@ PLANTED: dict[str, tuple[str, Callable[[], list[Line]]]] = {
     ),
     "an idempotent record twice": (
         "C6", lambda: [publish("a", -1, 1, "unknown", once=True), final((0, "a"), (1, "a"))]
+    ),
+    "a record twice that was answered before its client could send it again": (
+        "C6", lambda: [publish("a", 0, 1, again_s=0.6), final((0, "a"), (1, "a"))]
+    ),
+    "a record more often than its client can have sent it": (
+        "C6",
+        lambda: [publish("a", 0, 1, again_s=0.3), final((0, "a"), (1, "a"), (2, "a"))],
+    ),
+    "a record that was lost and sent again": (
+        "C1", lambda: [publish("a", 1, 1, again_s=0.3), final((0, "a"))]
+    ),
+    "a record that was refused before its client could send it again": (
+        "C7", lambda: [publish("a", -1, 1, "refused", again_s=0.6), final((0, "a"))]
     ),
     "an answered record twice": ("C6", lambda: [publish("a", 0, 1), final((0, "a"), (1, "a"))]),
     "half a transaction": (
