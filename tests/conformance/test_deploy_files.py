@@ -27,6 +27,7 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
 IMAGE_CONFIG = DEPLOY / "docker" / "onelog.toml"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+CLUSTER = yaml.safe_load((DEPLOY / "compose" / "cluster.yaml").read_text())
 KUBERNETES = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "onelog.yaml").read_text()))
 POD = next(row for row in KUBERNETES if row["kind"] == "StatefulSet")["spec"]["template"]["spec"]
 UNIT = (DEPLOY / "systemd" / "onelog.service").read_text()
@@ -150,6 +151,48 @@ def test_compose_sets_configuration_keys_and_publishes_the_ports_of_clients():
     # Everything that has no login of its own is for this machine alone.
     others = [row for one in COMPOSE["services"].values() for row in one.get("ports", [])]
     assert all(row.startswith("127.0.0.1:") for row in others if row not in to_everybody)
+
+
+def test_the_three_nodes_of_compose_reach_etcd_and_each_other_and_clients_reach_each_of_them():
+    places = set()
+    for number in (1, 2, 3):
+        service = CLUSTER["services"][f"node{number}"]
+        said = {
+            key: value.replace("${ONELOG_HOST:-localhost}", "localhost")
+            for key, value in service["environment"].items()
+        }
+        config = load(IMAGE_CONFIG, said).config
+        assert (config.node.id, config.cluster.mode) == (number, "etcd")
+        assert config.cluster.etcd.endpoints == ("http://etcd:2379",)
+        inner = config.listeners.inner
+        assert f"{inner.host}:{inner.port}" == "0.0.0.0:9644"
+        assert inner.advertised == f"node{number}:9644"
+        assert inner.secret_file == f"/run/secrets/{service['secrets'][0]}"
+        assert service["secrets"][0] in CLUSTER["secrets"]
+        published = dict(row.split(":")[::-1] for row in service["ports"])
+        for name, address in OPEN.items():
+            there = getattr(config.listeners, name).advertised
+            assert there == f"localhost:{published.pop(address.partition(':')[2])}"
+            places.add(there)
+        assert published == {}
+        volume, _, target = service["volumes"][0].partition(":")
+        assert volume in CLUSTER["volumes"]
+        assert target == config.data_dir
+    assert len(places) == 9
+
+
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
+def test_the_etcd_of_compose_is_started_with_flags_that_it_has():
+    service = CLUSTER["services"]["etcd"]
+    assert "ports" not in service
+    program, *flags = service["command"]
+    done = subprocess.run(
+        [program, "--help"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    told = (done.stdout + done.stderr).split()
+    assert {flag.partition("=")[0] for flag in flags} <= set(told)
+    data_dir = next(flag for flag in flags if flag.startswith("--data-dir")).partition("=")[2]
+    assert service["volumes"] == [f"etcd:{data_dir}"]
 
 
 def test_prometheus_reads_the_admin_listener_from_the_broker_s_own_network():

@@ -81,11 +81,12 @@ def test_hadolint_finds_nothing_in_the_dockerfile():
 # -- Compose
 
 
-def test_compose_s_own_schema_takes_the_file():
+@pytest.mark.parametrize(("file", "service"), [("compose", "onelog"), ("cluster", "node3")])
+def test_compose_s_own_schema_takes_the_file(file, service):
     schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
-    found = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+    found = yaml.safe_load((DEPLOY / "compose" / f"{file}.yaml").read_text())
     jsonschema.validate(found, schema)
-    found["services"]["onelog"]["ulimits"]["nofile"] = {"soft": 1}
+    found["services"][service]["ulimits"]["nofile"] = {"soft": 1}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(found, schema)
 

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from onelog.broker.broker import Broker
 
 _URLS_REMEMBERED: Final = 1000
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - it is told to nobody
 
 
 def address_at(cluster: ClusterMap, node: int, listener: str) -> str | None:
     """The `host:port` at which clients reach a listener of another node, by the listener's name.
 
-    None: there is no other node (nobody owns what they want, or this node does), or it has no such
-    listener.
+    None: there is no other node (nobody owns what they want, or this node does), it has no such
+    listener, or the listener binds every address and says none (`advertised`).
     """
     if node in (NOBODY, cluster.node):
         return None
@@ -48,5 +49,6 @@ def check_here(broker: Broker, text: str) -> None:
 
 
 @lru_cache(_URLS_REMEMBERED)
-def _address(url: str) -> str:
-    return urlsplit(url).netloc
+def _address(url: str) -> str | None:
+    parts = urlsplit(url)
+    return None if parts.hostname in _EVERYWHERE else parts.netloc

@@ -108,6 +108,14 @@ class StreamListener(Section, frozen=True, kw_only=True):
             "every peer that can connect is trusted as a proxy."
         ),
     ] = ""
+    advertised: Annotated[
+        str,
+        Meta(
+            description="host:port that the broker gives to clients as its address. Empty: Kafka "
+            "gives the address that the client connected to; nodes of a cluster that send MQTT and "
+            "AMQP clients to this one name what is bound, and nothing if that is every address."
+        ),
+    ] = ""
 
 
 class MqttListener(StreamListener, frozen=True, kw_only=True):
@@ -155,13 +163,6 @@ class KafkaListener(StreamListener, frozen=True, kw_only=True):
     """The Kafka protocol over TCP."""
 
     port: Port = DEFAULT_PORTS["kafka"]
-    advertised: Annotated[
-        str,
-        Meta(
-            description="host:port that the broker gives to clients as its address; empty: the "
-            "address that the client connected to."
-        ),
-    ] = ""
 
 
 class KafkaTlsListener(KafkaListener, frozen=True, kw_only=True):
