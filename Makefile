@@ -85,7 +85,7 @@ format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 test: check ## Check, then run every test but the long ones
 	$(RUN_TESTS) pure checked cold all $(SHORT) --durations=40 $(ARGS)
 
-test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
+test-pure: $(STAMP)-dev ## Run unit tests and contracts with the interpreted kernel
 	$(RUN_TESTS) pure
 
 conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto and RabbitMQ

@@ -1,9 +1,9 @@
 """Runs pytest for `make test`: what failed is run once more, and what passes only then is counted.
 
 Usage: `python tools/run_tests.py [pure] [checked] [cold] all [arguments of pytest]`. `pure` runs
-the unit tests with the interpreted kernel, `checked` the kernel's own with memory that shows who
-uses what was freed, `cold` those of the protocols on logs whose first read of everything is cold;
-the arguments are for `all`.
+the unit tests, and the contracts of what stands on the kernel, with the interpreted one, `checked`
+the kernel's own with memory that shows who uses what was freed, `cold` those of the protocols on
+logs whose first read of everything is cold; the arguments are for `all`.
 
 Rules: the suite starts real processes and waits for real clocks, so a busy machine is given a
 second look. A test that passes only then still wants mending: each is named, and more than a few of
@@ -34,6 +34,13 @@ TESTS_FAILED: Final = 1
 KERNEL_TESTS: Final = tuple(
     str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/contract/test_*kernel*.py"))
 )
+PURE_CONTRACTS: Final = tuple(
+    f"tests/contract/test_{name}.py"
+    for name in (
+        "cursors", "engine", "engine_freezing", "engine_truncation", "queue_consumers", "ways_in",
+    )
+)  # fmt: skip
+"""Contracts of what stands on the kernel; its own take both kernels in any run."""
 COLD_TESTS: Final = tuple(
     f"tests/unit/test_{name}.py"
     for name in (
@@ -49,7 +56,7 @@ COLD_TESTS: Final = tuple(
 )  # fmt: skip
 """Tests of brokers in this process that read what was written; together less than a minute."""
 RUNS: Final = {
-    "pure": ({"ONELOG_PURE": "1"}, ("tests/unit",)),
+    "pure": ({"ONELOG_PURE": "1"}, ("tests/unit", *PURE_CONTRACTS)),
     "checked": ({"PYTHONMALLOC": "debug"}, KERNEL_TESTS),
     "cold": ({}, ("--cold", *COLD_TESTS)),
     "all": ({}, ()),

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_tests import COLD_TESTS, FAILED_MAX, REPEATED_MAX, ROOT, RUNS, Runner, Tally
+from tools.run_tests import (
+    COLD_TESTS,
+    FAILED_MAX,
+    PURE_CONTRACTS,
+    REPEATED_MAX,
+    ROOT,
+    RUNS,
+    Runner,
+    Tally,
+)
 
 STEADY = "def test_steady(): pass\n"
 SHAKY = """
@@ -61,6 +70,12 @@ def test_more_than_three_repeated_tests_over_all_runs_are_a_failure(count, code)
     tally = Tally(repeated=[f"test_{number}" for number in range(count)])
     assert tally.verdict()[0] == code
     assert Tally(4, tally.repeated).verdict()[0] == 4
+
+
+def test_the_interpreted_kernel_has_all_unit_tests_and_contracts_that_exist():
+    environment, arguments = RUNS["pure"]
+    assert (environment, arguments) == ({"ONELOG_PURE": "1"}, ("tests/unit", *PURE_CONTRACTS))
+    assert [name for name in PURE_CONTRACTS if not (ROOT / name).is_file()] == []
 
 
 def test_the_cold_run_asks_for_cold_logs_and_for_files_that_exist():
