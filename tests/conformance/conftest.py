@@ -20,6 +20,7 @@ from tests.conformance.kafka_fixtures import (  # noqa: F401  (fixtures)
     kafka_cluster,
     kafka_node,
     kafka_onelog,
+    kafka_ours,
     kafka_server,
 )
 from tests.conformance.mqtt_brokers import Mosquitto, Onelog, Server, find_mosquitto

@@ -60,6 +60,15 @@ def kafka_server(request) -> KafkaServer:
 
 
 @pytest.fixture(
+    scope="session", params=["onelog", pytest.param("cluster", marks=pytest.mark.kafka_cluster)]
+)
+def kafka_ours(request) -> KafkaOnelog | KafkaCluster:
+    """OneLog alone: one node, or three of which clients begin at any."""
+    server: KafkaOnelog | KafkaCluster = request.getfixturevalue(f"kafka_{request.param}")
+    return server
+
+
+@pytest.fixture(
     scope="session", params=["onelog", pytest.param("apache", marks=pytest.mark.kafka_peer)]
 )
 def kafka_node(request) -> KafkaServer:

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.conformance.kafka_cluster import KafkaCluster
 
 with warnings.catch_warnings():  # its own way to read its files is an old one
     warnings.simplefilter("ignore")
@@ -55,8 +56,8 @@ def refusal(futures: dict[Any, Any]) -> str:
 
 
 @pytest.fixture
-def server(kafka_onelog) -> KafkaOnelog:
-    return kafka_onelog
+def server(kafka_ours) -> KafkaOnelog | KafkaCluster:
+    return kafka_ours
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_rdkafka_makes_grows_and_deletes_topics(admin) -> None:
 
 def test_rdkafka_is_told_why_a_topic_cannot_be(admin) -> None:
     name = unique("rd")
-    assert refusal(admin.create_topics([NewTopic(name, 1, 3)])) == "INVALID_REPLICATION_FACTOR"
+    assert refusal(admin.create_topics([NewTopic(name, 1, 4)])) == "INVALID_REPLICATION_FACTOR"
     bad = NewTopic(name, 1, 1, config={"compression.type": "brotli"})
     (future,) = admin.create_topics([bad]).values()
     with pytest.raises(KafkaException) as caught:

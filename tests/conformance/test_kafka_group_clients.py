@@ -31,7 +31,10 @@ from confluent_kafka.admin import AdminClient
 
 from onelog.protocols.kafka.apis import ApiKey
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.conformance.kafka_cluster import KafkaCluster
+from tests.conformance.kafka_fixtures import LACKS_ETCD
 from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
+from tests.support.etcd import find_etcd
 from tests.support.kafka_wire import Wire
 
 with warnings.catch_warnings():
@@ -49,14 +52,23 @@ Place = tuple[int, int]
 """Partition and offset."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[KafkaOnelog]:
-    """A broker whose members are given up soon, so that nobody has to wait long."""
-    broker = KafkaOnelog(
-        tmp_path_factory.mktemp("groups"),
-        "kafka.groups.session_timeout_min_ms=500",
-        "kafka.groups.initial_rebalance_delay_ms=100",
-    ).start()
+SOON = ("kafka.groups.session_timeout_min_ms=500", "kafka.groups.initial_rebalance_delay_ms=100")
+"""Members are given up soon, so that nobody has to wait long."""
+
+
+@pytest.fixture(
+    scope="module", params=["onelog", pytest.param("cluster", marks=pytest.mark.kafka_cluster)]
+)
+def server(request, tmp_path_factory) -> Iterator[KafkaOnelog | KafkaCluster]:
+    """One node, or three of which clients begin at any."""
+    folder = tmp_path_factory.mktemp("groups")
+    if request.param == "cluster":
+        if find_etcd() is None:
+            pytest.skip(LACKS_ETCD)
+        with KafkaCluster(folder / "nodes", *SOON) as cluster:
+            yield cluster
+        return
+    broker = KafkaOnelog(folder, *SOON).start()
     yield broker
     assert broker.stop() == 0
     assert not broker.errors()

@@ -19,7 +19,7 @@ from aiokafka import TopicPartition as AioPartition
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.conformance.kafka_brokers import KafkaServer, unique
 from tests.support.kafka_txn_clients import DEADLINE_S, fill, producer, read, reader
 
 RECORDS = 1000
@@ -28,8 +28,8 @@ RECORDS = 1000
 # -- librdkafka
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(kafka_onelog: KafkaOnelog):
-    port, topic = kafka_onelog.port, unique()
+def test_committed_records_are_read_and_aborted_ones_are_not(kafka_ours: KafkaServer):
+    port, topic = kafka_ours.port, unique()
     fill(port, topic, ["plain"])
     writer = producer(port, unique("txn"))
     for number in range(20):
@@ -46,8 +46,8 @@ def test_committed_records_are_read_and_aborted_ones_are_not(kafka_onelog: Kafka
     assert len(read(port, topic, committed=False)) == 41
 
 
-def test_a_reader_of_committed_records_waits_before_an_open_transaction(kafka_onelog):
-    port, topic = kafka_onelog.port, unique()
+def test_a_reader_of_committed_records_waits_before_an_open_transaction(kafka_ours):
+    port, topic = kafka_ours.port, unique()
     fill(port, topic, ["before"])
     writer = producer(port, unique("txn"))
     writer.begin_transaction()
@@ -68,8 +68,8 @@ def test_a_reader_of_committed_records_waits_before_an_open_transaction(kafka_on
     assert found == ["before", "inside", "after"]
 
 
-def test_a_second_producer_of_the_same_name_fences_the_first(kafka_onelog: KafkaOnelog):
-    port, topic, name = kafka_onelog.port, unique(), unique("txn")
+def test_a_second_producer_of_the_same_name_fences_the_first(kafka_ours: KafkaServer):
+    port, topic, name = kafka_ours.port, unique(), unique("txn")
     fill(port, topic, ["plain"])
     old = producer(port, name)
     old.begin_transaction()
@@ -86,8 +86,8 @@ def test_a_second_producer_of_the_same_name_fences_the_first(kafka_onelog: Kafka
     assert read(port, topic) == ["plain", "new"]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted_and_readers_go_on(kafka_onelog):
-    port, topic = kafka_onelog.port, unique()
+def test_a_transaction_that_takes_too_long_is_aborted_and_readers_go_on(kafka_ours):
+    port, topic = kafka_ours.port, unique()
     fill(port, topic, ["plain"])
     slow = producer(port, unique("txn"), **{"transaction.timeout.ms": 1000})
     slow.begin_transaction()
@@ -102,9 +102,9 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_readers_go_on(kafka_on
     assert caught.value.args[0].code() == KafkaError._FENCED
 
 
-def test_a_timeout_beyond_the_limit_is_refused(kafka_onelog: KafkaOnelog):
+def test_a_timeout_beyond_the_limit_is_refused(kafka_ours: KafkaServer):
     with pytest.raises(KafkaException) as caught:
-        producer(kafka_onelog.port, unique("txn"), **{"transaction.timeout.ms": 3_600_000})
+        producer(kafka_ours.port, unique("txn"), **{"transaction.timeout.ms": 3_600_000})
     assert caught.value.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT
 
 
@@ -172,7 +172,7 @@ class Worker:
 
     @staticmethod
     def _rewind(consumer: Consumer) -> None:
-        for row in consumer.committed(consumer.assignment(), DEADLINE_S):
+        for row in _committed(consumer):
             if row.offset < 0:
                 row.offset = confluent_kafka.OFFSET_BEGINNING
             with contextlib.suppress(KafkaException):  # it was taken away meanwhile
@@ -186,10 +186,23 @@ class Worker:
             raise self.failure
 
 
+def _committed(consumer: Consumer) -> list[TopicPartition]:
+    """Where the group is; asked again while its coordinator moves."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            rows: list[TopicPartition] = consumer.committed(consumer.assignment(), DEADLINE_S)
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+        else:
+            return rows
+
+
 def test_read_process_write_is_exactly_once_with_aborts_rebalances_and_takeovers(
-    kafka_onelog: KafkaOnelog,
+    kafka_ours: KafkaServer,
 ):
-    port, group = kafka_onelog.port, unique("g")
+    port, group = kafka_ours.port, unique("g")
     source, target, name = unique("source"), unique("target"), unique("txn")
     values = [f"v{number}" for number in range(RECORDS)]
     fill(port, source, values)
@@ -224,8 +237,8 @@ def _wait_for(port: int, topic: str, count: int) -> None:
 # -- aiokafka
 
 
-async def test_aiokafka_commits_aborts_and_is_fenced(kafka_onelog: KafkaOnelog):
-    port, topic = kafka_onelog.port, unique()
+async def test_aiokafka_commits_aborts_and_is_fenced(kafka_ours: KafkaServer):
+    port, topic = kafka_ours.port, unique()
     await _commit_abort_and_be_fenced(port, topic, unique("txn"))
     gc.collect()  # a fenced one leaves exceptions behind that nobody took; they are told here
     assert sorted(read(port, topic)) == ["1", "3", "5", "new"]
@@ -250,8 +263,8 @@ async def _commit_abort_and_be_fenced(port: int, topic: str, name: str) -> None:
     await old.client.close()  # a fenced one does not close it
 
 
-async def test_aiokafka_moves_offsets_with_its_transaction(kafka_onelog: KafkaOnelog):
-    port, source, target, group = kafka_onelog.port, unique(), unique(), unique("g")
+async def test_aiokafka_moves_offsets_with_its_transaction(kafka_ours: KafkaServer):
+    port, source, target, group = kafka_ours.port, unique(), unique(), unique("g")
     server = {"bootstrap_servers": f"127.0.0.1:{port}"}
     values = [f"v{number}" for number in range(100)]
     fill(port, source, values)
@@ -293,11 +306,11 @@ async def test_aiokafka_moves_offsets_with_its_transaction(kafka_onelog: KafkaOn
 
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
-def test_kafka_python_commits_aborts_and_moves_offsets(kafka_onelog: KafkaOnelog):
+def test_kafka_python_commits_aborts_and_moves_offsets(kafka_ours: KafkaServer):
     # Importing it warns: it reads its schemas in a way of the past.
     kafka = importlib.import_module("kafka")
     structs = importlib.import_module("kafka.structs")
-    port, source, target, group = kafka_onelog.port, unique(), unique(), unique("g")
+    port, source, target, group = kafka_ours.port, unique(), unique(), unique("g")
     server = {"bootstrap_servers": f"127.0.0.1:{port}"}
     values = [f"v{number}" for number in range(100)]
     fill(port, source, values)
