@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.conformance import mqtt_raw
 from tests.conformance.kafka_brokers import KINDS, Clients, KafkaOnelog, unique
 from tests.conformance.kafka_clients import Record, Refused, eventually
+from tests.conformance.kafka_cluster import KafkaCluster
+from tests.conformance.kafka_fixtures import LACKS_ETCD
 from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
 from tests.conformance.mqtt_clients import Options, Paho
+from tests.support.etcd import find_etcd
 
 DEVICES = 3
 ROUNDS = 40
@@ -26,11 +31,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 class World:
     """A broker with one partition for all topics, and what was published to it."""
 
-    def __init__(self, server: KafkaOnelog) -> None:
-        self.server = server
+    def __init__(self, server: KafkaOnelog | KafkaCluster, mqtt: int) -> None:
+        self.server, self.mqtt = server, mqtt
         self._device = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         self._device.max_inflight_messages_set(500)
-        self._device.connect("127.0.0.1", server.ports["mqtt"])
+        self._device.connect("127.0.0.1", mqtt)
         self._device.loop_start()
         self.telemetry: list[bytes] = []
         self.of_device: dict[int, list[bytes]] = {number: [] for number in range(DEVICES)}
@@ -58,28 +63,56 @@ class World:
         self._device.loop_stop()
 
 
-def serve(folder, *assignments: str) -> Iterator[World]:
+def serve(kind: str, folder: Path, *assignments: str) -> Iterator[World]:
+    if kind == "cluster":
+        if find_etcd() is None:
+            pytest.skip(LACKS_ETCD)
+        one_shard = "internal.partitions=1"  # a node has all devices; leaders stay for them
+        with KafkaCluster(folder / "nodes", one_shard, *assignments, every_s=0) as cluster:
+            yield from filled(World(cluster, owner_of_devices(cluster)))
+        return
     server = KafkaOnelog(folder, GROUPS_AT_ONCE, *assignments)
     server.start()
-    world = World(server)
+    try:
+        yield from filled(World(server, server.ports["mqtt"]))
+    finally:
+        assert server.stop() == 0
+        assert not server.errors()
+
+
+def filled(world: World) -> Iterator[World]:
     try:
         world.rounds(ROUNDS)
         world.publish("sensors/d0/log", b"noise", 100)  # a gap at the end
         yield world
     finally:
         world.close()
-        assert server.stop() == 0
-        assert not server.errors()
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory) -> Iterator[World]:
-    yield from serve(tmp_path_factory.mktemp("views"), "main.partitions=1")
+def owner_of_devices(cluster: KafkaCluster) -> int:
+    """The MQTT port of the node that serves all of them."""
+
+    def served_at() -> int:
+        for node in cluster.nodes.nodes:
+            with mqtt_raw.Raw(node.ports["mqtt"]) as raw:
+                if raw.connect().connack.reason == 0:
+                    return node.ports["mqtt"]
+        return 0
+
+    return eventually(served_at, bool)
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory) -> Iterator[World]:
-    yield from serve(tmp_path_factory.mktemp("wide"), "main.partitions=8")
+KINDS_OF_BROKERS = ["onelog", pytest.param("cluster", marks=pytest.mark.kafka_cluster)]
+
+
+@pytest.fixture(scope="module", params=KINDS_OF_BROKERS)
+def world(request, tmp_path_factory) -> Iterator[World]:
+    yield from serve(request.param, tmp_path_factory.mktemp("views"), "main.partitions=1")
+
+
+@pytest.fixture(scope="module", params=KINDS_OF_BROKERS)
+def wide(request, tmp_path_factory) -> Iterator[World]:
+    yield from serve(request.param, tmp_path_factory.mktemp("wide"), "main.partitions=8")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +174,7 @@ def test_what_is_sent_to_a_topic_is_stored_where_it_lives(kind, world, clients):
     """I1: MQTT subscribers, the exact view and the filter's view show the one record."""
     client = clients.get(world.server, kind)
     topic = unique(f"orders/{kind}/o")
-    subscriber = Paho(Options(port=world.server.ports["mqtt"], client_id=unique("s")), 5)
+    subscriber = Paho(Options(port=world.mqtt, client_id=unique("s")), 5)
     subscriber.connect()
     subscriber.subscribe(f"{topic}/#", 1)
     world.publish(f"{topic}/a", b"first")
