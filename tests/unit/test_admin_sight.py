@@ -324,3 +324,21 @@ async def test_a_look_at_an_offset_does_not_tell_whether_a_hidden_stream_is_ther
         texts.add(body.replace(name.encode(), b""))
         assert (await everything(api, path, "root"))[0] == (200 if name[0] == "s" else 404)
     assert len(texts) == 1
+
+
+async def test_a_token_is_scoped_by_its_role_and_by_the_rules_for_its_name(api):
+    """Of a token with an owner the rules for the owner count; see the other tests here."""
+    text, info = await api.tokens.create("ci", AdminRole.VIEWER, 100_000, owner="")
+    head = {"authorization": f"Bearer {text}"}
+    public, secret = "/messages?filter=public/%23", "/messages?filter=secret/%23"
+    for path in (public, secret):
+        assert (await api.get(path, headers=head)).status_code == 403
+    who = [f"user:token {info.id}"]
+    scope = make_rule("allow", who, "subscribe", "topic:public/#", name="scope")
+    await api.broker.access.change([scope])
+    rows = (await api.get(public, headers=head)).json()["items"]
+    assert {row["topic"] for row in rows} == {"public/t", "public/own/t"}
+    assert (await api.get(secret, headers=head)).status_code == 403
+    body = {"topic": "public/t", "text": "x"}
+    assert (await api.ask("POST", "/messages", body, headers=head)).status_code == 403
+    assert (await api.get("/session", headers=head)).json()["name"] == f"token {info.id}"

@@ -61,8 +61,37 @@ function Groups({ search }: { search: string }): JSX.Element {
 
 function Transactions({ search }: { search: string }): JSX.Element {
   const pages = usePages("GET /kafka/transactions", { query: { search } });
+  const [aborted, setAborted] = useState<TransactionRow>();
+  const may = useMay("operator");
+  const abort: Column<TransactionRow> = {
+    title: "",
+    cell: (row) => row.state === "Ongoing" && <button type="button" class="small" onClick={() => setAborted(row)}>Abort…</button>,
+  };
   return (
-    <Table label="Transactions" pages={pages} columns={TRANSACTIONS} keyOf={(row) => row.id} empty={<Empty title="No producer has a transactional id" />} />
+    <>
+      <Table
+        label="Transactions"
+        pages={pages}
+        columns={may ? [...TRANSACTIONS, abort] : TRANSACTIONS}
+        keyOf={(row) => row.id}
+        empty={<Empty title="No producer has a transactional id" />}
+      />
+      {aborted && (
+        <Action
+          title={`Abort the transaction of ${short(aborted.id, 60)}`}
+          verb="Abort"
+          danger
+          act={async () => {
+            await call("POST /kafka/transactions/{transaction}/abort", { names: [aborted.id] });
+            return "The transaction is aborted.";
+          }}
+          onClose={() => setAborted(undefined)}
+          onDone={pages.again}
+        >
+          <p>What it wrote is skipped by consumers that read committed records, and its producer is fenced: it has to begin anew.</p>
+        </Action>
+      )}
+    </>
   );
 }
 

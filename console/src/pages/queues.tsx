@@ -12,6 +12,7 @@ import { Badge, Empty, Facts, Head, Name, Search } from "../ui/basics";
 import { Action, Dialog } from "../ui/dialog";
 import { type Column, Table } from "../ui/table";
 import { Tabs } from "../ui/tabs";
+import { DeleteExchange, NewBinding, NewExchange, NewQueue, Unbind } from "./queue_forms";
 
 const exchangeName = (name: string): JSX.Element =>
   name === "" ? <i class="faint">(default)</i> : <Name text={name} />;
@@ -48,7 +49,14 @@ const BINDINGS: readonly Column<BindingRow>[] = [
 
 type Doing = { readonly verb: "purge" | "delete"; readonly row: QueueRow };
 
-function Queues({ search }: { search: string }): JSX.Element {
+interface ListProps {
+  readonly search: string;
+  /** Whether the form for a new one is open. */
+  readonly adding: boolean;
+  readonly onAdded: () => void;
+}
+
+function Queues({ search, adding, onAdded }: ListProps): JSX.Element {
   const [shown, setShown] = useState<QueueRow>();
   const [doing, setDoing] = useState<Doing>();
   const pages = usePages("GET /amqp/queues", { query: { search } });
@@ -80,6 +88,7 @@ function Queues({ search }: { search: string }): JSX.Element {
           </Empty>
         }
       />
+      {adding && <NewQueue onClose={onAdded} onDone={pages.again} />}
       {shown && (
         <Dialog title={<Name text={shown.name} />} onClose={() => setShown(undefined)}>
           <Facts
@@ -122,37 +131,71 @@ function Queues({ search }: { search: string }): JSX.Element {
   );
 }
 
-function Exchanges({ search }: { search: string }): JSX.Element {
+function Exchanges({ search, adding, onAdded }: ListProps): JSX.Element {
   const pages = usePages("GET /amqp/exchanges", { query: { search } });
+  const [going, setGoing] = useState<ExchangeRow>();
+  const may = useMay("operator");
+  const isOwn = ({ name }: ExchangeRow): boolean => name !== "" && !name.startsWith("amq.");
+  const end: Column<ExchangeRow> = {
+    title: "",
+    cell: (row) => isOwn(row) && <button type="button" class="small" onClick={() => setGoing(row)}>Delete…</button>,
+  };
   return (
-    <Table label="Exchanges" pages={pages} columns={EXCHANGES} keyOf={(row) => `${row.vhost}\n${row.name}`} empty={<Empty title="No exchange is like that" />} />
+    <>
+      <Table
+        label="Exchanges"
+        pages={pages}
+        columns={may ? [...EXCHANGES, end] : EXCHANGES}
+        keyOf={(row) => `${row.vhost}\n${row.name}`}
+        empty={<Empty title="No exchange is like that" />}
+      />
+      {adding && <NewExchange onClose={onAdded} onDone={pages.again} />}
+      {going && <DeleteExchange row={going} onClose={() => setGoing(undefined)} onDone={pages.again} />}
+    </>
   );
 }
 
-function Bindings({ search }: { search: string }): JSX.Element {
+function Bindings({ search, adding, onAdded }: ListProps): JSX.Element {
   const pages = usePages("GET /amqp/bindings", { query: { search } });
+  const [going, setGoing] = useState<BindingRow>();
+  const may = useMay("operator");
+  const end: Column<BindingRow> = {
+    title: "",
+    cell: (row) => <button type="button" class="small" onClick={() => setGoing(row)}>Unbind…</button>,
+  };
   return (
-    <Table
-      label="Bindings"
-      pages={pages}
-      columns={BINDINGS}
-      keyOf={(row) => JSON.stringify(row)}
-      empty={<Empty title={search ? "No binding is like that" : "Nothing is bound yet"}>A binding leads messages of an exchange to a queue.</Empty>}
-    />
+    <>
+      <Table
+        label="Bindings"
+        pages={pages}
+        columns={may ? [...BINDINGS, end] : BINDINGS}
+        keyOf={(row) => JSON.stringify(row)}
+        empty={<Empty title={search ? "No binding is like that" : "Nothing is bound yet"}>A binding leads messages of an exchange to a queue.</Empty>}
+      />
+      {adding && <NewBinding onClose={onAdded} onDone={pages.again} />}
+      {going && <Unbind row={going} onClose={() => setGoing(undefined)} onDone={pages.again} />}
+    </>
   );
 }
+
+const LISTS = { queues: Queues, exchanges: Exchanges, bindings: Bindings } as const;
+const ADDS = { queues: "New queue", exchanges: "New exchange", bindings: "New binding" } as const;
 
 export default function QueuesPage({ query }: PageProps): JSX.Element {
   const [search, setSearch] = useState("");
   const settled = useSettled(search);
-  const tab = query.tab ?? "queues";
+  const [adding, setAdding] = useState(false);
+  const may = useMay("operator");
+  const tab = query.tab === "exchanges" || query.tab === "bindings" ? query.tab : "queues";
+  const List = LISTS[tab];
   return (
     <>
       <Head title="AMQP" about="Exchanges lead messages to queues. The messages themselves stay in the log.">
         <Search value={search} onChange={setSearch} />
+        {may && <button type="button" class="primary" onClick={() => setAdding(true)}>{ADDS[tab]}</button>}
       </Head>
       <Tabs page="queues" current={tab} tabs={[["queues", "Queues"], ["exchanges", "Exchanges"], ["bindings", "Bindings"]]} />
-      {tab === "exchanges" ? <Exchanges search={settled} /> : tab === "bindings" ? <Bindings search={settled} /> : <Queues search={settled} />}
+      <List search={settled} adding={adding} onAdded={() => setAdding(false)} />
     </>
   );
 }

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { call } from "../api/client";
 import { usePages, useSettled } from "../api/hooks";
 import type { MessageShown, SessionShown } from "../api/schema";
-import { ago, bytes, duration, short } from "../format";
+import { ago, bytes, duration, plural, short } from "../format";
 import type { PageProps } from "../pages";
 import { previewOf } from "../payload";
 import { link } from "../router";
@@ -66,9 +66,32 @@ function Sessions({ search }: { search: string }): JSX.Element {
 
 function Retained({ filter }: { filter: string }): JSX.Element {
   const [shown, setShown] = useState<MessageShown>();
-  const pages = usePages("GET /mqtt/retained", { query: { filter: filter || "#" } });
+  const [clearing, setClearing] = useState(false);
+  const may = useMay("operator");
+  const chosen = filter || "#";
+  const pages = usePages("GET /mqtt/retained", { query: { filter: chosen } });
   return (
     <>
+      {may && (
+        <div class="form-end">
+          <button type="button" onClick={() => setClearing(true)}>Clear all of {short(chosen, 60)}…</button>
+        </div>
+      )}
+      {clearing && (
+        <Action
+          title={`Clear what is retained of ${short(chosen, 60)}`}
+          verb="Clear"
+          danger
+          act={async () => {
+            const done = await call("DELETE /mqtt/retained", { query: { filter: chosen } });
+            return `Nothing is retained any more on ${plural(done.topics, "topic")}.`;
+          }}
+          onClose={() => setClearing(false)}
+          onDone={pages.again}
+        >
+          <p>Later subscribers do not get these messages any more. The log keeps them.</p>
+        </Action>
+      )}
       <Table
         label="Retained messages"
         pages={pages}

@@ -36,7 +36,10 @@ Expires = Annotated[
 ]
 RoleName = Annotated[
     Literal["viewer", "operator", "admin"],
-    Parameter(name="--role", help="What it may do over the admin API."),
+    Parameter(
+        name="--role",
+        help="Its scope: what it may do over the admin API. Access rules narrow it further.",
+    ),
 ]
 
 
@@ -60,7 +63,12 @@ def build_tokens(run_offline: RunOffline | None) -> App:
         expires: Expires = "90d",
         options: DataOptions = DEFAULT_DATA,
     ) -> None:
-        """Create a token and print it, this once: onelog token create grafana --role viewer."""
+        """Create a token and print it, this once: onelog token create grafana --role viewer.
+
+        The role is its scope. As soon as there are access rules, they narrow it to topics and
+        cursors: onelog acl add allow 'user:token ID' subscribe 'topic:plant/#'. Rules do not bind
+        the role admin.
+        """
         command = CreateToken(
             label=label, role=AdminRole(role), lifetime_ms=duration_ms("--expires", expires)
         )
