@@ -3,8 +3,10 @@
 Rules: each sends one message at a time and waits for its answer: PUBACK, confirm. After a while,
 and when a connection ends, it goes on at the next node. An MQTT client goes where it is sent; AMQP
 is served by one node at a time: most messages are forwarded. A message without an answer is not
-sent again. A PUBACK that refuses says that nothing was written, a nack says nothing. Both protocols
-name no partition: the topic's own one is known from its name.
+sent again. A PUBACK that refuses says that nothing was written, a nack says nothing. A node that
+lost the leader of a partition sends QoS 1 to the next one again before it answers: what was
+answered after such a while may be there twice. Both protocols name no partition: the topic's own
+one is known from its name.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ AWAY_S = 0.1
 PATIENCE_S = 3.0
 """How long a publisher waits for an answer before it leaves the node."""
 REFUSES = 0x80
+AGAIN_S = {"mqtt": 0.1, "amqp": 0.0}
+"""How long it takes at least until a node sends a message to another leader; 0: it never does."""
 BROKEN = (OSError, mqtt_raw.Ended, amqp_raw.Ended, amqp_raw.Refused, AssertionError)
 """What a client sees of a node that was killed, or does not serve it."""
 
@@ -87,7 +91,7 @@ def _publish(
         )  # fmt: skip
         try:
             with connected(port, scene.topic, name) as send:
-                _send_for_a_while(scene, worker, line, send, values)
+                _send_for_a_while(scene, worker, line, send, values, AGAIN_S[protocol])
         except ElsewhereError as error:
             sent_to = error.port if only is None else None
         except BROKEN:
@@ -100,7 +104,7 @@ def node_at(scene: Scene, protocol: str, port: int) -> int:
 
 
 def _send_for_a_while(
-    scene: Scene, worker: str, like: Line, send: Send, values: Iterator[int]
+    scene: Scene, worker: str, like: Line, send: Send, values: Iterator[int], again_s: float
 ) -> None:
     end = time.monotonic() + NODE_S
     while time.monotonic() < end and not scene.stopping.wait(EVERY_S):
@@ -109,6 +113,7 @@ def _send_for_a_while(
         result: Result = "unknown"
         try:
             result = send(value)
+            line.again_s = again_s if result == "ok" else 0.0
         finally:
             scene.note(line, result)
         if result == "ok":
