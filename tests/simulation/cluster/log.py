@@ -113,7 +113,9 @@ class SimulatedLog:
     # -- ends of processes
 
     def reopen(self) -> None:
-        """The process ended; what was written is there."""
+        """The process ended; what was written is there. A mark beyond what was lost must not count
+        once the log has grown past it."""
+        self.kept = min(self.kept, self.end)
         self.high_watermark = max(self.start, min(self.kept, self.end))
         self.epochs.truncate(self.end)
         self.cuts += 1
