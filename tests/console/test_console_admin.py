@@ -14,12 +14,13 @@ from urllib.parse import quote
 import pika
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.console.browsing import PHONE, WIDE, Visitor
 from tests.console.scene import Scene
 
 PAGES = Path(__file__).resolve().parents[2] / "console" / "src" / "pages.ts"
+PATIENCE_MS = 30_000
 BOSS, PASSWORD = "ada", "a long password"
 CONTRAST_MIN = 4.5
 """WCAG 2.2, 1.4.3: text on what lies behind it."""
@@ -95,6 +96,17 @@ def admit(visitor: Visitor) -> Page:
     return page
 
 
+@pytest.fixture(scope="module")
+def office(browser: Browser, staffed: Scene) -> Iterator[Visitor]:
+    """An administrator who stays logged in."""
+    visitor = Visitor(browser, staffed.url, WIDE)
+    admit(visitor)
+    yield visitor
+    complaints = visitor.complaints
+    visitor.close()
+    assert not complaints
+
+
 def ask(page: Page, path: str) -> dict:
     """What the API says to who is logged in here."""
     told = page.request.get(f"{page.url.partition('/console/')[0]}/api/v1{path}")
@@ -105,7 +117,7 @@ def act(page: Page, verb: str) -> None:
     """Press the button of the dialog, which goes when it is done."""
     dialog = page.locator("dialog")
     dialog.get_by_role("button", name=verb, exact=True).click()
-    expect(dialog).to_have_count(0)
+    expect(dialog).to_have_count(0, timeout=PATIENCE_MS)
 
 
 def row_of(page: Page, table: str, text: str) -> Locator:
@@ -131,7 +143,7 @@ def test_every_page_and_tab_fits_a_phone_and_can_be_read(staffed, visit, theme):
     while waiting:
         address = waiting.pop()
         visitor.go(address)
-        expect(page.locator("main")).not_to_contain_text("Loading…")
+        expect(page.locator("main")).not_to_contain_text("Loading…", timeout=PATIENCE_MS)
         assert visitor.overflows() <= 0, f"{address} is wider than a phone"
         assert page.locator(".problem").count() == 0, f"{address}: {page.inner_text('main')}"
         assert page.evaluate(FAINT) == [], f"{address} in {theme}"
@@ -147,8 +159,8 @@ def test_every_page_and_tab_fits_a_phone_and_can_be_read(staffed, visit, theme):
 # -- what is done
 
 
-def test_a_user_is_made_changed_and_removed(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
+def test_a_user_is_made_changed_and_removed(office):
+    page = office.go("access")
     page.get_by_role("button", name="New user").click()
     page.get_by_role("textbox", name="Name", exact=True).fill("carl")
     page.get_by_role("textbox", name="Password").fill("long enough")
@@ -165,9 +177,8 @@ def test_a_user_is_made_changed_and_removed(staffed, visit):
     assert ask(page, "/users/carl") == {"status": 404}
 
 
-def test_a_rule_is_made_changed_and_removed(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
-    page.goto(f"{staffed.url}/console/#/access?tab=rules")
+def test_a_rule_is_made_changed_and_removed(office):
+    page = office.go("access?tab=rules")
     before = ask(page, "/access/rules")["items"]
     page.get_by_role("button", name="New rule").click()
     dialog = page.locator("dialog")
@@ -184,9 +195,8 @@ def test_a_rule_is_made_changed_and_removed(staffed, visit):
     assert ask(page, "/access/rules")["items"] == before
 
 
-def test_a_token_is_made_and_revoked(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
-    page.goto(f"{staffed.url}/console/#/access?tab=tokens")
+def test_a_token_is_made_and_revoked(office):
+    page = office.go("access?tab=tokens")
     page.get_by_role("button", name="New token").click()
     page.get_by_label("Label").fill("short-lived")
     page.get_by_role("button", name="Make it").click()
@@ -197,28 +207,26 @@ def test_a_token_is_made_and_revoked(staffed, visit):
     assert "short-lived" not in [row["label"] for row in ask(page, "/tokens")["items"]]
 
 
-def test_a_client_is_disconnected_and_a_session_ended(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
-    page.goto(f"{staffed.url}/console/#/connections")
+def test_a_client_is_disconnected_and_a_session_ended(office):
+    page = office.go("connections")
     row_of(page, "Connections", "dashboard").click()
     page.get_by_role("button", name="Disconnect…").click()
     (row,) = ask(page, "/connections?search=dashboard")["items"]
     act(page, "Disconnect")
     assert row["id"] not in [one["id"] for one in ask(page, "/connections")["items"]]
-    page.goto(f"{staffed.url}/console/#/sessions")
+    office.go("sessions")
     row_of(page, "Sessions", "night-shift").get_by_role("button", name="End…").click()
     act(page, "End it")
     left = [row["client_id"] for row in ask(page, "/sessions")["items"]]
     assert "night-shift" not in left
 
 
-def test_a_queue_is_purged_and_deleted(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
-    page.goto(f"{staffed.url}/console/#/queues")
+def test_a_queue_is_purged_and_deleted(office):
+    page = office.go("queues")
     row_of(page, "Queues", "old-jobs").click()
     page.get_by_role("button", name="Purge…").click()
     act(page, "Purge")
-    expect(row_of(page, "Queues", "old-jobs")).to_contain_text("0")
+    expect(row_of(page, "Queues", "old-jobs")).to_contain_text("0", timeout=PATIENCE_MS)
     found = {row["name"]: row["ready"] for row in ask(page, "/amqp/queues")["items"]}
     assert found == {"jobs": 1, "old-jobs": 0}
     row_of(page, "Queues", "old-jobs").click()
@@ -227,12 +235,12 @@ def test_a_queue_is_purged_and_deleted(staffed, visit):
     assert [row["name"] for row in ask(page, "/amqp/queues")["items"]] == ["jobs"]
 
 
-def test_a_cursor_is_moved_reset_purged_and_forgotten(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
+def test_a_cursor_is_moved_reset_purged_and_forgotten(office):
+    page = office.go("access")
     (name,) = [row["name"] for row in ask(page, "/cursors?protocol=amqp")["items"]
                if row["name"].endswith("jobs") and "old" not in row["name"]]  # fmt: skip
     path = f"/cursors/{quote(name, safe='')}"
-    page.goto(f"{staffed.url}/console/#/cursors?name={quote(name, safe='')}")
+    office.go(f"cursors?name={quote(name, safe='')}")
     for button, verb, lag in (
         ("Purge…", "Purge", 0),
         ("Move…", "Move", 1),
@@ -242,15 +250,14 @@ def test_a_cursor_is_moved_reset_purged_and_forgotten(staffed, visit):
         act(page, verb)
         if lag is not None:
             assert ask(page, path)["lag"] == lag, verb
-    page.goto(f"{staffed.url}/console/#/cursors?name=kafka%3Abilling")
+    office.go("cursors?name=kafka%3Abilling")
     page.get_by_role("button", name="Forget…").click()
     act(page, "Forget")
     assert ask(page, "/cursors/kafka%3Abilling") == {"status": 404}
 
 
-def test_a_group_is_moved_and_forgotten(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
-    page.goto(f"{staffed.url}/console/#/groups?name=old-billing")
+def test_a_group_is_moved_and_forgotten(office):
+    page = office.go("groups?name=old-billing")
     page.get_by_role("button", name="Move…").click()
     act(page, "Move")
     (position,) = ask(page, "/kafka/groups/old-billing")["positions"]
@@ -260,9 +267,8 @@ def test_a_group_is_moved_and_forgotten(staffed, visit):
     assert ask(page, "/kafka/groups/old-billing") == {"status": 404}
 
 
-def test_a_stream_is_changed_and_its_oldest_records_deleted(staffed, visit):
-    page = admit(visit(staffed, viewport=WIDE))
-    page.goto(f"{staffed.url}/console/#/streams?name=orders")
+def test_a_stream_is_changed_and_its_oldest_records_deleted(office):
+    page = office.go("streams?name=orders")
     page.get_by_role("button", name="Change…").click()
     page.get_by_label("Captures").fill("orders\nreturns")
     act(page, "Change it")

@@ -34,11 +34,11 @@ ENTITIES = {
 }
 """The entity that means the client of a test, and one that means another."""
 PAYLOAD = b"x" * 400
-MOST: dict[Limit, float] = {
-    Limit.PUBLISH_BYTES: 1000,
-    Limit.PUBLISH_MESSAGES: 2,
-    Limit.FETCH_BYTES: 100,
-    Limit.REQUESTS: 2,
+MOST: dict[Limit, float] = {  # once is more than a rate gives on the slowest machine
+    Limit.PUBLISH_BYTES: 50,
+    Limit.PUBLISH_MESSAGES: 0.1,
+    Limit.FETCH_BYTES: 50,
+    Limit.REQUESTS: 0.1,
     Limit.CONNECTIONS: 1,
     Limit.SUBSCRIPTIONS: 1,
     Limit.QUEUES: 1,
@@ -67,8 +67,7 @@ async def mqtt_ways(place: House) -> Ways:
         return await client.publish("t", PAYLOAD.decode()) == 0
 
     async def ask() -> bool:
-        await client.sync()
-        return True
+        return await client.unsubscribe("none") < 0x80
 
     async def connected() -> bool:
         reader, writer = await dial(place.ports["mqtt"])
