@@ -11,10 +11,13 @@ import msgspec
 import pytest
 
 from onelog.base.clock import SystemClock
-from onelog.base.errors import InvalidRequest, NotLeader, NotOwner, Unavailable
+from onelog.base.errors import InvalidRequest, NotLeader, NotOwner, StorageFull, Unavailable
+from onelog.base.ids import PartitionId
 from onelog.broker import LOCAL, Durability, Retention, StreamConfig
 from onelog.broker.audit import AUDIT_STREAM, AUDIT_TROUBLE, AuditTrail
 from onelog.broker.audit_event import AuditEvent
+from onelog.cluster import replica
+from onelog.cluster.rows import NOBODY
 from onelog.kernel import BatchBuilder, scan_batches
 from onelog.metadata.local import LocalStore
 from onelog.record.record import Message
@@ -415,3 +418,31 @@ async def test_a_new_cluster_waits_for_as_many_nodes_as_a_record_needs(nodes: No
     await nodes.start(2)
     await starting
     await nodes.until_whole("main")
+
+
+async def test_a_node_whose_disk_is_full_lets_others_lead_while_enough_are_in_sync(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that one disk has no room for is taken by another one."""
+    monkeypatch.setattr(replica, "FULL_S", 0.1)
+    await nodes.start(1, 2, 3)
+    await nodes[1].broker.streams.create(config("orders", 1))
+    await nodes.until_whole("orders")
+    full = nodes.leader_of("orders", 0)
+    room = full.broker.streams.shared.room
+    room.refused(StorageFull("no room"))
+    known = full.cluster.known
+    key = full.broker.streams.get("orders").key(PartitionId(0))
+
+    def leader() -> int:
+        row = known.row(key)
+        return NOBODY if row is None else row[0].leader
+
+    await eventually(lambda: leader() not in (NOBODY, full.number))
+    await eventually(lambda: nodes.leader_of("orders", 0).leads("orders") == {0})
+    await say(nodes, "orders", 0, b"a")
+    second = nodes.leader_of("orders", 0)
+    second.broker.streams.shared.room.refused(StorageFull("no room"))
+    room.found()
+    await nodes.until_whole("orders")
+    assert bytes_of(full, "orders", 0) == bytes_of(second, "orders", 0)

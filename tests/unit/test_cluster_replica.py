@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from onelog.base.ids import PartitionId
@@ -35,7 +36,7 @@ from onelog.cluster.outputs import (
     TakeMark,
     WriteRow,
 )
-from onelog.cluster.replica import ClusterReplica
+from onelog.cluster.replica import FULL_S, ClusterReplica
 from onelog.cluster.rows import (
     NOBODY,
     NodeFacts,
@@ -731,6 +732,55 @@ def test_a_leader_whose_log_breaks_steps_down():
     outputs = replica.flush(0.0)
     assert of(Follow, outputs)
     assert of(WriteRow, outputs)[0].change.row.leader == NOBODY
+
+
+def led(row: ReplicaSet = ROW) -> ClusterReplica:
+    replica = machine(filled(1))
+    replica.row_seen(row, 40, 0.0)
+    replica.flush(0.0)
+    replica.lead(0.0)
+    return replica
+
+
+def test_a_leader_whose_disk_stays_full_lets_others_lead():
+    replica = led()
+    replica.room(0.0, is_full=True)
+    replica.room(1.0, is_full=True)
+    assert not of(WriteRow, replica.flush(FULL_S - 0.1))
+    assert replica.due == FULL_S
+    change = of(WriteRow, replica.flush(FULL_S))[0].change
+    assert (change.expected, change.row.leader) == (40, NOBODY)
+    assert change.row.isr.keys() == {2, 3}
+    assert replica.is_leading, "until the row says otherwise"
+    replica.row_written(change, RowOutcome.DONE, 41, FULL_S)
+    assert of(Follow, replica.flush(FULL_S))
+    assert not of(WriteRow, replica.flush(2 * FULL_S + RETRY_S))
+
+
+def test_a_leader_that_has_room_again_stays():
+    replica = led()
+    replica.room(0.0, is_full=True)
+    replica.room(1.0, is_full=False)
+    assert not of(WriteRow, replica.flush(FULL_S))
+
+
+@pytest.mark.parametrize("row", [without_lost(ROW, {3}), new_row((1,), EPOCHS, 1, ROW.level)])
+def test_a_leader_without_whom_too_few_are_in_sync_goes_on_with_a_full_disk(row):
+    replica = led(row)
+    replica.room(0.0, is_full=True)
+    writes = of(WriteRow, replica.flush(FULL_S))
+    assert all(one.change.row.leader == 1 for one in writes)
+    assert replica.is_leading
+    replica.row_seen(ROW, 41, FULL_S)
+    assert of(WriteRow, replica.flush(FULL_S + RETRY_S))[0].change.row.leader == NOBODY
+
+
+def test_a_leader_whose_heirs_are_all_draining_goes_on_with_a_full_disk():
+    replica = led()
+    draining = {n: msgspec.structs.replace(NODES[n], draining=n != 1) for n in NODES}
+    replica.nodes_seen(draining, 0.0)
+    replica.room(0.0, is_full=True)
+    assert not [w for w in of(WriteRow, replica.flush(FULL_S)) if w.change.row.leader == NOBODY]
 
 
 def test_nobody_leads_while_its_log_is_being_cut():

@@ -206,6 +206,7 @@ class ReplicaDriver:
         replica, now = self.replica, self._loop.time()
         if replica.leader is not None and self.partition.stopped is None:
             self._admit(replica.leader)
+            replica.room(now, is_full=self.partition.shared.room.is_full)
             self.partition.moved()  # what the others acknowledged; it calls `wake` in vain
         elif self._lacks_epoch:
             self._follow()

@@ -242,8 +242,13 @@ class ReplicaHost:
     def begin(self, catalog: Catalog, epoch: int) -> None:
         """This node is registered: copy, or lead, all that lies here."""
         self.catalog, self._epoch = catalog, epoch
+        catalog.shared.room.on_change = self._room_changed
         for stream in catalog.streams():
             self.seen(stream)
+
+    def _room_changed(self) -> None:
+        for driver in self.drivers.values():
+            driver.wake()
 
     def registered(self, epoch: int) -> None:
         """This node is registered anew."""

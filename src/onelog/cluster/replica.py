@@ -4,6 +4,8 @@ Rules:
 - It leads when the row names this node and this process of it. A row that names an older process of
   this node makes it a follower without a leader: the controller elects anew.
 - It does not begin to lead while its log is being cut.
+- A leader whose disk is full lets others lead while enough of them are in sync without it. If not,
+  it goes on: its publishers wait until there is room.
 - A replica that is damaged never leads. Named as leader, it writes a row without itself; only where
   the row begins with a loss in memory, and nobody else is in sync, it begins empty instead: without
   it the controller would name it again.
@@ -26,6 +28,8 @@ from onelog.log.promises import Durability
 from onelog.storage.engine import PartitionKey
 
 LAG_S: Final = 5.0
+FULL_S: Final = 2.0
+"""How long the disk of a leader is full before others lead."""
 
 
 class ClusterReplica:
@@ -160,6 +164,27 @@ class ClusterReplica:
         self.follower.damaged(now)
         self._take_role(now)
 
+    def room(self, now: float, *, is_full: bool) -> None:
+        """As a leader: whether the disk has no room for a write."""
+        if self.leader is None:
+            return
+        if not is_full:
+            self._resign_at = NEVER
+        elif self._resign_at == NEVER:
+            self._resign_at = now + FULL_S
+
+    def _resigned(self) -> ReplicaSet | None:
+        """The row without this node as leader; None: nobody could lead in its place."""
+        row = without_leader(without_lost(self.row, (self.node,)))
+        if self.leader is None:
+            return row
+        ready = [
+            node
+            for node in row.isr
+            if (facts := self._nodes.get(node)) is not None and facts.is_up and not facts.draining
+        ]
+        return row if ready and len(row.isr) >= row.min_insync else None
+
     # -- links and frames
 
     def linked(self, node: int, now: float) -> None:
@@ -202,11 +227,12 @@ class ClusterReplica:
         """What is to be done now; called once per pass, and when `due` has come."""
         if self._resign_at <= now and self._resigning is None:
             self._resign_at = now + RETRY_S
-            row = without_leader(without_lost(self.row, (self.node,)))
-            self._resigning = PartitionChange(
-                partition=self.partition, expected=self.revision, row=row
-            )
-            self._out.append(WriteRow(self._resigning))
+            row = self._resigned()
+            if row is not None:
+                self._resigning = PartitionChange(
+                    partition=self.partition, expected=self.revision, row=row
+                )
+                self._out.append(WriteRow(self._resigning))
         out, self._out = self._out, []
         if self.leader is not None:
             out += self.leader.flush(now)

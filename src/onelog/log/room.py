@@ -7,7 +7,7 @@ then, the broker asks the engines for room (`look_again`) and does not wait for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from onelog.base.errors import OnelogError, StorageFull
@@ -21,11 +21,13 @@ _PLACE: Final = "storage"
 class DiskRoom:
     """The room on the disks of all engines."""
 
-    __slots__ = ("_troubles", "is_full", "refusals")
+    __slots__ = ("_troubles", "is_full", "on_change", "refusals")
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles
         self.is_full = False
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the disk is full, and when there is room again."""
         self.refusals = 0
         """Appends that were refused."""
 
@@ -35,11 +37,13 @@ class DiskRoom:
         if not self.is_full:
             self.is_full = True
             self._troubles.stand(DISK_FULL, _PLACE, error, blocks=True)
+            self.on_change()
 
     def found(self) -> None:
         """There is room again."""
         self.is_full = False
         self._troubles.clear(DISK_FULL, _PLACE)
+        self.on_change()
 
 
 def has_room(engines: Iterable[Engine]) -> bool:

@@ -66,6 +66,8 @@ class Faults:
                 self._shorten(kind)
             case "wane":
                 self._wane(partition)
+            case "full":
+                self._fill(node, length_s)
             case "jump":
                 node.born += chance.random() * 2
             case "ambush":
@@ -181,6 +183,18 @@ class Faults:
             self.kill(world.nodes[leader.leader], "kill", 1.0 + 2 * chance.random())
 
         world.at(world.now + lag_s * (0.8 + 0.4 * chance.random()), elect)
+
+    def _fill(self, node: SimulatedNode, length_s: float) -> None:
+        """A disk is full for a while: its leaders say so, and others may lead."""
+        world = self._world
+
+        def say(*, is_full: bool) -> None:
+            for partition, replica in node.replicas.items():
+                replica.room(world.now, is_full=is_full)
+                node.touch(partition)
+
+        world.on(node, lambda: say(is_full=True))
+        world.at(world.now + 2 * length_s, world.on_same(node, lambda: say(is_full=False)))
 
     def _wane(self, partition: PartitionKey) -> None:
         """Segments end where nobody has answered yet, copies open their feeds again, and a leader

@@ -17,6 +17,7 @@ from tests.simulation.cluster.faults import KINDS
 from tests.simulation.cluster.world import ClusterWorld
 from tests.simulation.cluster.worlds import (
     ApartWorld,
+    FullWorld,
     StormWorld,
     SuccessionWorld,
     WaningWorld,
@@ -24,7 +25,7 @@ from tests.simulation.cluster.worlds import (
 )
 
 WORLDS = (ClusterWorld, StormWorld, SuccessionWorld)
-NARROW = (ApartWorld, WaningWorld)
+NARROW = (ApartWorld, WaningWorld, FullWorld)
 """Worlds for one class of mistakes each: a few seeds are enough."""
 SEEDS = 1_200
 EACH = 200
@@ -49,6 +50,11 @@ def test_no_member_leaves_because_of_where_a_segment_begins():
         run_seed(seed, WaningWorld)
 
 
+def test_a_leader_whose_disk_is_full_takes_nothing_back_when_another_leads():
+    for seed in range(EACH):
+        run_seed(seed, FullWorld)
+
+
 @pytest.mark.fault_long
 @pytest.mark.parametrize("world", [*WORLDS, *NARROW])
 def test_no_fault_of_many_clusters_takes_back_what_anybody_was_told(world):
@@ -67,7 +73,7 @@ def test_one_seed_of_a_cluster_runs_the_same_every_time():
 
 
 REACHED = ("answered", "refused", "unknown", "cuts", "copied anew", "offline", "recovered",
-           "accepted", "ambushed", "empty", "wane", *KINDS)  # fmt: skip
+           "accepted", "ambushed", "empty", "wane", "full", *KINDS)  # fmt: skip
 
 
 def test_the_seeds_of_clusters_reach_what_they_are_for():

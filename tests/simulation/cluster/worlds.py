@@ -58,6 +58,15 @@ class WaningWorld(StormWorld):
     kinds = ("wane", "wane", "compact", "break", "pause", "cut", "elect", "lie")
 
 
+class FullWorld(StormWorld):
+    """Disks that are full for a while, on one node or on all, beside other faults."""
+
+    min_insyncs = (1, 2, 2)
+    luck = (0.03, 0.25)
+    many = (4, 12)
+    kinds = ("full", "full", "full", "die", "pause", "cut", "store", "elect", "lie", "drain")
+
+
 def run_seed(seed: int, world: type[ClusterWorld] = ClusterWorld) -> ClusterWorld:
     """One seed; what fails names it."""
     made = world(seed)
