@@ -250,3 +250,14 @@ async def test_each_request_for_a_group_of_another_node_is_answered_not_coordina
     assert [row.group_id for row in listed.groups] == [near]
     told = await admin.ask(K.DELETE_GROUPS, groups_names=[far, near])
     assert [row.error_code for row in told.results] == [E.not_coordinator, E.none]
+
+
+async def test_a_node_that_may_have_been_deposed_does_not_name_itself_as_coordinator(
+    admin: Desk,
+) -> None:
+    keys = {"key_type": 0, "coordinator_keys": [name_in(admin.broker, MINE, "g")]}
+    told = await admin.ask(K.FIND_COORDINATOR, 4, **keys)
+    assert told.coordinators[0].error_code is E.none
+    admin.broker.shards.is_fresh = lambda _shard: False
+    told = await admin.ask(K.FIND_COORDINATOR, 4, **keys)
+    assert told.coordinators[0].error_code is E.coordinator_not_available

@@ -58,7 +58,8 @@ def _find(hub: Hub, request: Request, nodes: Nodes, kind: int, key: str) -> Body
     owner = hub.broker.cluster.owner(name)
     if owner == hub.node_id:
         _look_for(hub, kind, key)
-        if not hub.broker.shards.holds(name):
+        shards = hub.broker.shards
+        if shards.leads(name) and not shards.holds(name):
             raise KafkaError(
                 ErrorCode.coordinator_not_available,
                 f"another node may coordinate {key[:100]!r} by now: this one is cut off from it",
