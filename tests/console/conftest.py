@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.console.browsing import CHROMIUM, Visitor, build, chromium
 from tests.console.scene import Scene
+
+expect.set_options(timeout=30_000)  # a login alone takes seconds on a busy machine
 
 
 @pytest.fixture(scope="session")
