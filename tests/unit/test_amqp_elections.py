@@ -16,10 +16,11 @@ import pytest
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.base.errors import Unavailable
-from onelog.broker import Broker
+from onelog.broker import LOCAL, Broker, Message, Notice
 from onelog.config import Config
 from onelog.config.listeners import Listeners, StreamListener
 from onelog.protocols.amqp.server import AmqpServer
+from onelog.queues.recovery import Recovery
 from onelog.security.authenticator import Authenticator
 from tests.support.elections import ELECTED, depose, lose, win
 from tests.support.kafka_nodes import FakeCluster, place
@@ -327,3 +328,46 @@ async def test_the_owner_calls_the_leadership_of_its_streams_to_itself(tmp_path:
         await until(lambda: len(node.cluster.asked) >= 2)
         assert node.cluster.asked[:2] == [("reassign", 0, (0, 1, 2)), ("elect", 0, False)]
         node.cluster.lead(log, leader=0, epoch=2)
+
+
+@pytest.mark.parametrize("moment", ["_route_again", "_restore"])
+async def test_what_becomes_visible_while_an_owner_opens_comes_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """C9. Other protocols publish meanwhile: the owner of the queues leads none of that."""
+    async with electing(tmp_path, 0) as node:
+        loop = asyncio.get_running_loop()
+
+        async def send(body: bytes) -> None:
+            sent = loop.create_future()
+            messages = (Message(topic="t", value=body),)
+            node.broker.publisher.publish(messages, Notice(sent.set_result), principal=LOCAL)
+            await sent
+
+        def prepare(channel: Any) -> None:
+            channel.queue_declare("q", durable=True)
+            channel.queue_bind("q", "amq.topic", "t")
+
+        await node.talk(prepare)
+        await send(b"one")
+        await lose(node.broker, 0)
+        await send(b"two")
+        real = getattr(Recovery, moment)
+        between = []
+
+        async def meanwhile(recovery: Recovery, *rest: Any) -> None:
+            if not between:
+                between.append(True)
+                await send(b"three")
+            await real(recovery, *rest)
+
+        monkeypatch.setattr(Recovery, moment, meanwhile)
+        await win(node.broker, 0)
+        await until(lambda: node.server.desk() is not None)
+        assert between
+        await send(b"four")
+
+        def drain(channel: Any) -> list[bytes]:
+            return [body for _ in range(5) if (body := channel.basic_get("q", True)[2]) is not None]
+
+        assert await node.talk(drain) == [b"one", b"two", b"three", b"four"]

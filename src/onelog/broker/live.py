@@ -108,6 +108,8 @@ class Live:
         """Sources that are held; always the same list."""
         self._stumbles = 0
         """Records that a listener could not take."""
+        self._waits = False
+        """Whether the listener is not ready yet: positions stay where they are."""
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -121,18 +123,28 @@ class Live:
         fanout: Any = None,
         unconcerned: Unconcerned | None = None,
         queue_feed: QueueFeed | None = None,
+        waits: bool = False,
     ) -> None:
         """Let a protocol follow every partition from now on, also those of later streams.
 
         The kernel may give batches to `fanout` instead of `deliver`; it tells `handed_out` what
         that left. `unconcerned` lets the kernel pass over partitions (`FeedSource`), and
-        `queue_feed` stands in for `deliver` where the listener says so.
+        `queue_feed` stands in for `deliver` where the listener says so. With `waits`, batches are
+        handed over from `go` on.
         """
         assert self.listener is None, "a second listener has a Live of its own"
         self.listener = listener
         self._fanout, self._unconcerned, self._queue_feed = fanout, unconcerned, queue_feed
+        self._waits = waits
         self._catalog.on_change.append(self._streams_changed)
         self._look(self._catalog.streams())
+
+    def go(self) -> None:
+        """The listener is ready: hand out what became visible since it started, then follow."""
+        self._waits = False
+        for source in self.sources():
+            if not source.is_anew and source.position < source.partition.high_watermark:
+                self._read_on(source)
 
     def stop(self) -> None:
         """Hand out nothing more, and forget everything. Another listener may `start`."""
@@ -272,6 +284,8 @@ class Live:
 
     def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
         """Batches became visible."""
+        if self._waits:
+            return
         listener = self.listener
         first = int.from_bytes(data[:8], "big")
         if source.is_anew:

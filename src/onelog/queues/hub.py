@@ -153,6 +153,7 @@ class QueueHub:
         for vhost in self.vhosts.all():
             await vhost.rows.drop_transient()
         self.topology_changed()
+        self.follower.live.go()
         for queue in queues:
             await self.broker.cursors.adopt(queue.cursor)
         self.intents = await Intents.open(self.broker, self.settle_again, self._save_settled)

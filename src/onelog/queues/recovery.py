@@ -62,12 +62,15 @@ class Recovery:
     async def catch_up(
         self, queues: list[Queue], created_ms: dict[str, int], *, is_clean: bool
     ) -> None:
-        """Route the records after the positions that queues kept, then follow the end.
+        """Route the records after the positions that queues kept, up to the end.
 
-        After a crash nobody knows which messages were handed out since the last checkpoint.
+        Records that become visible meanwhile wait for `Live.go`. After a crash nobody knows which
+        messages were handed out since the last checkpoint.
         """
         follower = self._follower
-        self._live.start(follower, unconcerned=follower.unconcerned, queue_feed=follower.feed)
+        self._live.start(
+            follower, unconcerned=follower.unconcerned, queue_feed=follower.feed, waits=True
+        )
         fresh: dict[Queue, list[Waiting]] = {queue: [] for queue in queues}
         for source in list(self._live.sources()):
             starts = self._starts(source, queues, created_ms)
