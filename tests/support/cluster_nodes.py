@@ -4,6 +4,7 @@ metadata store instead of etcd."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -149,3 +150,10 @@ class Nodes:
         row = any_node.cluster.known.row(found.key(found.partitions[partition].id))
         assert row is not None
         return self.running[row[0].leader]
+
+
+async def eventually(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(timeout_s):
+        while not holds():  # noqa: ASYNC110 - it changes in many places
+            await asyncio.sleep(0.02)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from onelog.base.clock import SystemClock
 from onelog.log.syncer import Syncer
+from onelog.metadata.local import LocalStore
+from tests.support.cluster_nodes import Nodes
 
 
 @pytest.fixture
@@ -23,3 +27,14 @@ async def syncer() -> AsyncIterator[Syncer]:
     syncer = Syncer(2)
     yield syncer
     await syncer.close()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    """Brokers of one cluster in this process; a test starts those that it wants."""
+    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
+    made = Nodes(tmp_path, store)
+    yield made
+    for number in [*made.running]:
+        await made.stop(number)
+    await store.close()

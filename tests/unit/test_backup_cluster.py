@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from onelog.base.clock import SystemClock
 from onelog.broker import EARLIEST, LOCAL, Message, StreamConfig
 from onelog.log.config import Replication
-from onelog.metadata.local import LocalStore
 from tests.support.backups import back_up, restore_into, until
 from tests.support.brokers import FAST, history, running, spoken
 from tests.support.cluster_nodes import SHARDS, Nodes, OneNode
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    await made.start(1, 2, 3)
-    await made.until_whole("main")
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
+async def nodes(nodes: Nodes) -> Nodes:
+    await nodes.start(1, 2, 3)
+    await nodes.until_whole("main")
+    return nodes
 
 
 def leads_all(node: OneNode) -> bool:

@@ -4,7 +4,6 @@ each name?"""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -19,26 +18,9 @@ from onelog.broker.audit_event import AuditEvent
 from onelog.cluster import replica
 from onelog.cluster.rows import NOBODY
 from onelog.kernel import BatchBuilder, scan_batches
-from onelog.metadata.local import LocalStore
 from onelog.record.record import Message
 from tests.batches import read_all
-from tests.support.cluster_nodes import SHARDS, Nodes, OneNode
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
-
-
-async def eventually(holds, timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110 - it changes in many places
-            await asyncio.sleep(0.02)
+from tests.support.cluster_nodes import SHARDS, Nodes, OneNode, eventually
 
 
 class SlowService:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from onelog.base.clock import SystemClock
 from onelog.base.errors import ConfigError, Conflict, InvalidRequest, NotFound, StreamNotFound
 from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from onelog.cluster import watching
@@ -18,24 +15,7 @@ from onelog.cluster.node_rows import node_key
 from onelog.cluster.operating import ClusterOperator
 from onelog.cluster.seen import PartitionTotals, SeenCluster, SeenNode
 from onelog.cluster.verdict import is_healthy, summary_of, totals_of
-from onelog.metadata.local import LocalStore
-from tests.support.cluster_nodes import Nodes, OneNode
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
-
-
-async def eventually(holds, timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110 - it changes in many places
-            await asyncio.sleep(0.02)
+from tests.support.cluster_nodes import Nodes, OneNode, eventually
 
 
 def operator(node: OneNode) -> ClusterOperator:

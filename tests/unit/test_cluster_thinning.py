@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from onelog.base.clock import SystemClock
 from onelog.base.errors import Unavailable
 from onelog.broker import LOCAL, Durability, Retention, RoutedCursor, StreamConfig
-from onelog.metadata.local import LocalStore
 from onelog.record.record import Message
 from tests.logs import held, offsets
 from tests.support.cluster_nodes import Nodes, OneNode
@@ -26,16 +23,6 @@ RING = StreamConfig(
 SEGMENTS, PER_SEGMENT = 4, 20
 SEALED = SEGMENTS * PER_SEGMENT
 NEEDED = [3, 25, 26, 61]
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
 
 
 class Ring:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pika
@@ -18,7 +17,6 @@ from onelog.broker import StreamConfig
 from onelog.config import Config
 from onelog.config.listeners import Listeners, StreamListener
 from onelog.log.config import Replication
-from onelog.metadata.local import LocalStore
 from onelog.protocols.amqp.server import AmqpServer
 from onelog.protocols.mqtt.packets import Suback, Subscribe, Subscription
 from onelog.security.authenticator import Authenticator
@@ -28,21 +26,16 @@ from tests.unit.test_forwarding_mqtt import client_of, mqtt_at
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+async def nodes(nodes: Nodes) -> Nodes:
     """Three nodes; the one partition of the stream `far` lies on one of them."""
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    await made.start(1, 2, 3)
+    await nodes.start(1, 2, 3)
     config = StreamConfig(
         name="far", captures=("far/#",), partitions=1, replication=Replication(factor=1)
     )
-    await made[1].broker.streams.create(config)
-    await made.until_whole("far")
-    await made.until_whole("main")
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
+    await nodes[1].broker.streams.create(config)
+    await nodes.until_whole("far")
+    await nodes.until_whole("main")
+    return nodes
 
 
 def without(nodes: Nodes, stream: str) -> OneNode:

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from onelog.base.clock import SystemClock
 from onelog.base.errors import Conflict, OnelogError
 from onelog.broker import LOCAL, NOWHERE, Durability, StreamConfig, outlets
-from onelog.metadata.local import LocalStore
 from onelog.record.batch import iterate_batches
 from onelog.record.record import Message
 from tests.batches import read_all
-from tests.support.cluster_nodes import Nodes, OneNode
+from tests.support.cluster_nodes import Nodes, OneNode, eventually
 
 PARTITIONS = 6
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
-
-
-async def eventually(holds, timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110 - it changes in many places
-            await asyncio.sleep(0.02)
 
 
 async def begin(nodes: Nodes, partitions: int = PARTITIONS) -> None:

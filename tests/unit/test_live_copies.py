@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-
-from onelog.base.clock import SystemClock
 from onelog.base.errors import NotLeader, PartitionCorrupt
 from onelog.base.ids import PartitionId
 from onelog.broker import LOCAL, Durability, LiveSource, Record, StreamConfig
 from onelog.kernel import scan_batches
 from onelog.log.config import Replication
-from onelog.metadata.local import LocalStore
 from onelog.record.record import Message
 from tests.support.cluster_nodes import Nodes, OneNode
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    store = await LocalStore.open(tmp_path / "cluster.db", SystemClock())
-    made = Nodes(tmp_path, store)
-    yield made
-    for number in [*made.running]:
-        await made.stop(number)
-    await store.close()
 
 
 class Listener:
