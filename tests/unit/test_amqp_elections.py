@@ -17,6 +17,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.base.errors import Unavailable
 from onelog.broker import LOCAL, Broker, Message, Notice
+from onelog.broker.live import Live
 from onelog.config import Config
 from onelog.config.listeners import Listeners, StreamListener
 from onelog.protocols.amqp.server import AmqpServer
@@ -330,44 +331,71 @@ async def test_the_owner_calls_the_leadership_of_its_streams_to_itself(tmp_path:
         node.cluster.lead(log, leader=0, epoch=2)
 
 
+async def send(node: Node, body: bytes) -> None:
+    """Publish to the topic `t` as other protocols do, and wait for the answer."""
+    sent = asyncio.get_running_loop().create_future()
+    messages = (Message(topic="t", value=body),)
+    node.broker.publisher.publish(messages, Notice(sent.set_result), principal=LOCAL)
+    await sent
+
+
+def bind(channel: Any) -> None:
+    """A queue of the topic `t`."""
+    channel.queue_declare("q", durable=True)
+    channel.queue_bind("q", "amq.topic", "t")
+
+
+def drain(channel: Any) -> list[bytes]:
+    """All that the queue has."""
+    return [body for _ in range(5) if (body := channel.basic_get("q", True)[2]) is not None]
+
+
 @pytest.mark.parametrize("moment", ["_route_again", "_restore"])
 async def test_what_becomes_visible_while_an_owner_opens_comes_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """C9. Other protocols publish meanwhile: the owner of the queues leads none of that."""
     async with electing(tmp_path, 0) as node:
-        loop = asyncio.get_running_loop()
-
-        async def send(body: bytes) -> None:
-            sent = loop.create_future()
-            messages = (Message(topic="t", value=body),)
-            node.broker.publisher.publish(messages, Notice(sent.set_result), principal=LOCAL)
-            await sent
-
-        def prepare(channel: Any) -> None:
-            channel.queue_declare("q", durable=True)
-            channel.queue_bind("q", "amq.topic", "t")
-
-        await node.talk(prepare)
-        await send(b"one")
+        await node.talk(bind)
+        await send(node, b"one")
         await lose(node.broker, 0)
-        await send(b"two")
+        await send(node, b"two")
         real = getattr(Recovery, moment)
         between = []
 
         async def meanwhile(recovery: Recovery, *rest: Any) -> None:
             if not between:
                 between.append(True)
-                await send(b"three")
+                await send(node, b"three")
             await real(recovery, *rest)
 
         monkeypatch.setattr(Recovery, moment, meanwhile)
         await win(node.broker, 0)
         await until(lambda: node.server.desk() is not None)
         assert between
-        await send(b"four")
-
-        def drain(channel: Any) -> list[bytes]:
-            return [body for _ in range(5) if (body := channel.basic_get("q", True)[2]) is not None]
-
+        await send(node, b"four")
         assert await node.talk(drain) == [b"one", b"two", b"three", b"four"]
+
+
+async def test_an_owner_opens_while_a_copy_of_a_partition_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is there to be read then; what the copy brings comes by the live feed."""
+    async with electing(tmp_path, 0) as node:
+        await node.talk(bind)
+        await send(node, b"one")
+        await lose(node.broker, 0)
+        await send(node, b"two")
+        real, empty = Live.read, []
+
+        def read(live: Live, source: Any, position: int, upto: int) -> Any:
+            if live._waits:  # the copy has what it was given once its queues are open
+                empty.append(source.key)
+                return [], position
+            return real(live, source, position, upto)
+
+        monkeypatch.setattr(Live, "read", read)
+        await win(node.broker, 0)
+        await until(lambda: node.server.desk() is not None)
+        assert empty
+        assert await node.talk(drain) == [b"one", b"two"]

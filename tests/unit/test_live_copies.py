@@ -17,9 +17,10 @@ from tests.support.cluster_nodes import Nodes, OneNode
 class Listener:
     """Remembers the offsets of `orders` that one node handed out live."""
 
-    def __init__(self, node: OneNode) -> None:
+    def __init__(self, node: OneNode, *, waits: bool = False) -> None:
         self.seen: list[int] = []
-        node.broker.new_live("test").start(self)
+        self.live = node.broker.new_live("test")
+        self.live.start(self, waits=waits)
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
         offsets = [
@@ -68,6 +69,15 @@ async def say(node: OneNode, count: int) -> None:
         await node.broker.publish(Message("orders", b"%d" % number), principal=LOCAL)
 
 
+def damage(node: OneNode) -> Callable[[], bool]:
+    """The copy of a node is damaged. Returns whether another one took its place."""
+    stream = node.broker.streams.get("orders")
+    old = stream.local[0]
+    driver = node.cluster.host.drivers[stream.key(old.id)]
+    driver._found_damage(PartitionCorrupt("its disk lost a byte"))
+    return lambda: stream.local[0] is not old
+
+
 def end_of(node: OneNode) -> int:
     return node.broker.streams.get("orders").partitions[0].high_watermark
 
@@ -82,15 +92,32 @@ async def test_a_copy_that_is_made_anew_is_heard_from_where_the_old_one_ended(
     await say(leader, 2)
     await until(lambda: listener.seen == [3, 4])
 
-    stream = follower.broker.streams.get("orders")
-    old = stream.local[0]
-    driver = follower.cluster.host.drivers[stream.key(old.id)]
-    driver._found_damage(PartitionCorrupt("its disk lost a byte"))
+    anew = damage(follower)
     await say(leader, 2)
-    await until(lambda: stream.local[0] is not old and end_of(follower) == 7)
+    await until(lambda: anew() and end_of(follower) == 7)
     await until(lambda: listener.seen == [3, 4, 5, 6])
     await say(leader, 1)
     await until(lambda: listener.seen == [3, 4, 5, 6, 7])
+
+
+async def test_a_copy_that_is_made_anew_while_its_listener_waits_is_heard_when_it_is_ready(
+    nodes: Nodes,
+) -> None:
+    leader = await begin(nodes, 3)
+    follower = next(row for row in nodes.running.values() if row is not leader)
+    await until(lambda: end_of(follower) == 3)
+    listener = Listener(follower, waits=True)
+    await say(leader, 1)
+    await until(lambda: end_of(follower) == 4)
+
+    anew = damage(follower)
+    await say(leader, 2)
+    await until(lambda: anew() and end_of(follower) == 6)
+    assert listener.seen == []
+    listener.live.go()
+    assert listener.seen == [3, 4, 5]
+    await say(leader, 1)
+    await until(lambda: listener.seen == [3, 4, 5, 6])
 
 
 async def test_a_copy_that_comes_to_a_node_is_heard_without_its_history(nodes: Nodes) -> None:

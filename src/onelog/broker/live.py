@@ -284,12 +284,12 @@ class Live:
 
     def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
         """Batches became visible."""
-        if self._waits:
-            return
         listener = self.listener
         first = int.from_bytes(data[:8], "big")
         if source.is_anew:
             source.go_on(first)
+        if self._waits:
+            return
         if source.held:
             self._release()  # an old home that stopped holds nobody back
             self._read_on(source)

@@ -126,7 +126,7 @@ class Recovery:
         while position < end:
             try:
                 try:
-                    records, position = self._live.read(source, position, end)
+                    records, following = self._live.read(source, position, end)
                 except Cold as cold:
                     await source.until_here(cold)
                     continue
@@ -135,6 +135,10 @@ class Recovery:
                 _log.error("a partition cannot be routed", place=str(source.key), why=str(error))
                 source.position = position
                 return
+            if following <= position:  # the copy is made anew, and the live feed goes on from here
+                source.position = position
+                return
+            position = following
             for record in records:
                 place = QueuedMessage(record.timestamp_ms, int(record.offset), is_new=True)
                 for queue in self._follower.route_safely(record):

@@ -207,11 +207,11 @@ class KvDatabase:
         self._synced = reached
         self._note_synced()
 
-    def _probe(self) -> None:
+    def _probe(self, stall_s: float = STALL_S) -> None:
         """Find out whether RocksDB accepts writes again. Raises StorageFull if not."""
         batch = new_batch()
         batch.put(bytes(8) + b"w", b"")
-        self.write(batch)
+        self.write(batch, stall_s)
 
     def _note_synced(self) -> None:
         # Written after the sync and not synced itself: it may be old, but never ahead.
@@ -227,8 +227,10 @@ class KvDatabase:
         """
         with self._translated("compact"):
             self._db.compact_range(start, stop)
-            self._probe()  # a flush of nothing would do nothing
-            self._db.flush()
+        with suppress(StorageFull):  # the keys are gone all the same, and their files a flush later
+            self._probe(MAINTENANCE_STALL_S)  # a flush of nothing would do nothing
+            with self._translated("flush"):
+                self._db.flush()
 
     def freeze(self, into: Path) -> dict[str, int]:
         """Link the files of the database as it is now into a folder; names, and their bytes.
