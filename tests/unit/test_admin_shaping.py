@@ -12,6 +12,7 @@ from onelog.broker import LOCAL, Message
 from onelog.protocols.kafka.errors import KafkaError
 from onelog.protocols.kafka.transactions.state import State
 from onelog.record.headers import RETAIN
+from onelog.security.quotas.entities import parse_entity
 from onelog.security.roles import AdminRole
 from tests.support.access import rule
 from tests.support.admin import whole_api
@@ -72,6 +73,18 @@ async def test_exchanges_queues_and_bindings_are_made_and_removed(api):
     assert (await api.ask("DELETE", X + "alarms?if_unused=true")).status_code == 204
     assert "alarms" not in await names(api, "/amqp/exchanges")
     assert await names(api, "/amqp/queues") == {"jobs"}
+
+
+async def test_queues_of_the_api_count_for_their_user_and_not_as_one_client(api):
+    quotas, ann = api.broker.client_quotas, await head(api, "ann", AdminRole.OPERATOR)
+    for entity in ("client", "user,client", "listener"):
+        await quotas.change(parse_entity(entity), {"queues": 1})
+    for name in ("a", "b"):
+        assert (await api.ask("PUT", Q + name, {}, headers=ann)).status_code == 200
+    await quotas.change(parse_entity("user:ann"), {"queues": 2})
+    told = await api.ask("PUT", Q + "c", {}, headers=ann)
+    assert told.status_code == 400
+    assert "queue limit of user 'ann' (2) is reached" in told.json()["error"]["message"]
 
 
 async def test_an_exchange_is_bound_to_an_exchange_and_a_key_tells_bindings_apart(api):

@@ -374,6 +374,35 @@ def test_the_row_of_a_queue_keeps_whose_quota_it_counts_for() -> None:
     assert decode_row(encode_row(record), QueueRecord) == record
     assert decode_row(encode_row(QueueRecord(name="q")), QueueRecord) == QueueRecord(name="q")
     assert b"client" not in encode_row(QueueRecord(name="q")), "as earlier versions wrote it"
+    older = decode_row(encode_row(QueueRecord(name="q")), QueueRecord)
+    assert (older.client, older.listener) == (None, None)
+
+
+@pytest.mark.parametrize("entity", ["client", "user,client", "user:anonymous,client"])
+@pytest.mark.parametrize("unnamed", [None, ""])
+async def test_amqp_clients_without_a_name_are_not_one_client(
+    tmp_path: Path, unnamed: str | None, entity: str
+) -> None:
+    """Only a quota that asks for no name bounds them."""
+    async with amqp.serving(tmp_path) as node:
+        await limit(node.broker, entity, queues=1)
+
+        def declare(client: str | None, *names: str) -> None:
+            with Raw(node.port) as raw:
+                channel = raw.open(connection_name=client).channel()
+                for name in names:
+                    channel.queue(name, durable=True)
+
+        async def refused(client: str | None, *names: str) -> str:
+            with pytest.raises(Refused) as refusal:
+                await asyncio.to_thread(declare, client, *names)
+            return str(refusal.value)
+
+        await asyncio.to_thread(declare, unnamed, "a", "b")
+        await asyncio.to_thread(declare, unnamed, "c")
+        assert "client 'pump' (1) is reached" in await refused("pump", "d", "e")
+        await limit(node.broker, "user:anonymous", queues=5)
+        assert "queue limit of user 'anonymous' (5)" in await refused(unnamed, "f", "g")
 
 
 async def test_a_publish_by_the_management_api_counts_and_is_refused_over_the_quota(

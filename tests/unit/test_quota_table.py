@@ -92,6 +92,23 @@ async def test_the_most_specific_quota_counts_in_the_order_of_kafka(place: Place
     assert not seat.is_paced
 
 
+async def test_who_is_not_known_is_bounded_by_no_quota_of_that_part(place: Place) -> None:
+    for number, entity in enumerate((*ORDER, "listener", "listener:mqtt")):
+        await place.set(entity, queues=number + 1)
+
+    def found(client: str | None, listener: str | None) -> list[tuple[str, int]]:
+        rows = place.quotas.counted(Limit.QUEUES, "ann", client, listener)
+        return [(entity.text, most) for entity, most in rows]
+
+    assert found("c", "mqtt") == [("user:ann,client:c", 1), ("listener:mqtt", 10)]
+    assert found(None, "far") == [("user:ann", 3), ("listener:far", 9)]
+    assert found(None, None) == [("user:ann", 3)]
+    await place.quotas.remove("user:ann")
+    assert found(None, None) == [("user:ann", 6)], "the user's by itself, of all users' quota"
+    await place.quotas.remove("user")
+    assert found(None, None) == []
+
+
 async def test_each_limit_is_looked_up_by_itself(place: Place) -> None:
     await place.set("user:ann", publish_bytes=5)
     await place.set("user", publish_bytes=7, requests=9)

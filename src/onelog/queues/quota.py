@@ -1,8 +1,9 @@
 """How many queues may be declared: counted where a queue is made, over all virtual hosts.
 
 Rules: a queue counts for the user, the client and the listener that declared it first, as its row
-says; a queue of older rows counts for nobody, or for its user only. A declaration of a queue that
-exists already needs no room.
+says; a queue of older rows counts for nobody, or for its user only. Who has no name as a client is
+bounded by no quota of clients: many such would share one. A declaration of a queue that exists
+already needs no room.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = {}
     maker: Principal | None = None
     """Who declared it, as whom its dead letters are judged; None: they are not judged."""
-    client: str = ""
-    """As what client it was declared, and `listener` where: for quotas. Older rows say neither."""
-    listener: str = ""
+    client: str | None = None
+    """As what client it was declared, and `listener` where: for quotas. None: that is not known, as
+    of older rows, of clients without a name, and of what the admin API made."""
+    listener: str | None = None
 
     @property
     def is_kept(self) -> bool:

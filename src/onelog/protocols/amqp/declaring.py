@@ -140,7 +140,7 @@ async def queue_declare(channel: Channel, method: Any) -> None:
         auto_delete=method.auto_delete,
         arguments=dict(method.arguments or {}),
         maker=channel.connection.principal,
-        client="" if seat is None else seat.client,
+        client=None if seat is None else seat.client or None,
         listener=channel.connection.peer.listener,
     )
     if method.passive:

@@ -65,6 +65,7 @@ _PRECEDENCE: Final = (
     (None, "default"),
 )
 """The user and the client of a quota, the one that counts first."""
+_WITHOUT_CLIENT: Final = tuple(row for row in _PRECEDENCE if row[1] is None)
 
 Key = tuple[Limit, str, str | None, str | None]
 """A limit, the kind of entity, and the names that share it."""
@@ -189,10 +190,10 @@ class ClientQuotas:
         return False
 
     def counted(
-        self, limit: Limit, user: str, client: str, listener: str
+        self, limit: Limit, user: str, client: str | None, listener: str | None
     ) -> list[tuple[QuotaEntity, int]]:
         """Who share the bounds of a number that is counted elsewhere, and how many they may have
-        together."""
+        together. None is not known, so that no quota of a client or a listener counts."""
         return [
             (
                 QuotaEntity(listener=first)
@@ -223,11 +224,14 @@ class ClientQuotas:
         self._let_go(before)
         seat.settle(buckets, tallies)
 
-    def _found(self, name: str, client_id: str, listener: str) -> list[tuple[Key, float]]:
-        """The limits that count for connections of a user, client and listener, and who shares
-        each."""
+    def _found(
+        self, name: str, client_id: str | None, listener: str | None
+    ) -> list[tuple[Key, float]]:
+        """The limits that count for connections of a user, client and listener, as far as these are
+        known, and who shares each."""
         found: dict[Limit, tuple[Key, float]] = {}
-        for of_user, of_client in _PRECEDENCE if self._limits else ():
+        ranks = _PRECEDENCE if client_id is not None else _WITHOUT_CLIENT
+        for of_user, of_client in ranks if self._limits else ():
             user = name if of_user == "name" else of_user and DEFAULT
             client = client_id if of_client == "name" else of_client and DEFAULT
             for limit, value in self._limits.get((user, client), {}).items():
@@ -235,7 +239,7 @@ class ClientQuotas:
                     sharers = of_user and name, of_client and client_id
                     found[limit] = (limit, "client", *sharers), value
         rows = list(found.values())
-        if self._of_listeners:
+        if self._of_listeners and listener is not None:
             limits = {**self._of_listeners.get(DEFAULT, {}), **self._of_listeners.get(listener, {})}
             rows += [
                 ((limit, "listener", listener, None), value) for limit, value in limits.items()
