@@ -275,6 +275,9 @@ class Node:
         if self.here.generation and self.here.epoch == self.view[RING].epoch:
             yield RING, self.here
 
+    def told_of(self, key: PartitionKey) -> ThinnedHere | None:
+        return dict(self.told()).get(key)
+
 
 class Broker:
     """A node as its cursors are asked."""

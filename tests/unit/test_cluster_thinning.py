@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from onelog.base.errors import Unavailable
+from onelog.base.errors import NotFound, Unavailable
 from onelog.broker import LOCAL, Durability, Retention, RoutedCursor, StreamConfig
+from onelog.cluster.kept_words import KeptQuestion, ThinnedRow
+from onelog.log.needs import KeptRanges
 from onelog.record.record import Message
 from tests.logs import held, offsets
 from tests.support.cluster_nodes import Nodes, OneNode
@@ -221,3 +224,41 @@ async def test_a_copy_forgets_what_a_leader_before_kept(ring: Ring) -> None:
     assert not await kept.still_hold()
     with pytest.raises(Unavailable):
         await words.kept(said)
+
+
+async def test_a_leader_answers_without_a_look_at_all_its_partitions(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for each piece of each partition that it thinned, and has clients to serve."""
+    ring.need(*NEEDED)
+    await ring.maintain(ring.leader)
+    words, broker = ring.leader.cluster.words, ring.leader.broker
+    assert words is not None
+    (row,) = await words.answer_thinned(0, msgspec.Raw())
+    others = (
+        msgspec.structs.replace(row, generation=row.generation + 1),
+        msgspec.structs.replace(row, epoch=row.epoch + 1),
+        msgspec.structs.replace(row, partition=1),
+        msgspec.structs.replace(row, stream_id="another"),
+    )
+
+    def question(of: ThinnedRow) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.msgpack.encode(KeptQuestion(of, 0)))
+
+    def walked(*_: object) -> None:
+        raise AssertionError("it walked over all of them")
+
+    # An answer does not wait, so nothing else of the node runs in this block.
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.maintenance.visits, "partitions", walked)
+        patch.setattr(broker.streams, "streams", walked)
+        assert await words.answer_thinned(0, msgspec.Raw()) == (row,)
+        patch.setattr(broker.thinnings, "told", walked)
+        word = await words.answer_kept(1, question(row))
+        for other in others:
+            with pytest.raises(NotFound):
+                await words.answer_kept(1, question(other))
+    kept = KeptRanges()
+    kept.ranges = sorted(word.ranges)
+    kept.kept.add_piece(word.piece)
+    assert [at for at in range(SEALED) if at in kept] == [0, *NEEDED]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from pyroaring import BitMap
 
-from onelog.base.errors import Conflict
+from onelog.base.errors import Closed, Conflict, NotLeader
 from onelog.base.ids import Offset
 from onelog.log.config import Retention, StreamConfig
 from onelog.log.maintenance import Maintenance
@@ -226,3 +226,29 @@ async def test_what_is_too_old_and_still_needed_is_thinned_too(node) -> None:
     put(partition, row(b"k", b"v", node.clock.now_ms()))
     await Keeper(node, needing(1)).run()
     assert offsets(held(partition.log)) == [1, 8]
+
+
+async def test_what_was_kept_is_found_by_key_while_it_is_true(node, monkeypatch) -> None:
+    partition = await written(node)
+    keeper = Keeper(node, needing(2, 17))
+    thinnings = keeper.maintenance.thinnings
+    key = node.catalog.streams()[0].key(partition.id)
+    await keeper.run()
+    assert thinnings.told_of(key) is None, "no other node asks"
+    thinnings.tells = True
+    await keeper.run(needing(2))
+    here = thinnings.told_of(key)
+    assert here is not None
+    assert list(thinnings.told()) == [(key, here)]
+    for name, value in (
+        ("leader_epoch", 7),
+        ("refusal", NotLeader("another")),
+        ("stopped", Closed("it is gone")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(partition, name, value)
+            assert thinnings.told_of(key) is None, name
+            assert list(thinnings.told()) == []
+        assert thinnings.told_of(key) is here
+    await thinnings.once({})
+    assert thinnings.told_of(key) is None, "nothing is held back"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -22,7 +23,8 @@ from onelog.cluster.exact_needs import ASK_S, PIECES_MAX, SeenTerms, key_of
 from onelog.cluster.known import KnownCluster
 from onelog.cluster.row_store import RowStore
 from onelog.log.needs import RANGES_MAX, KeptRanges, NeedsPiece
-from onelog.log.thinnings import Said, Thinnings
+from onelog.log.thinnings import Said, ThinnedHere, Thinnings
+from onelog.storage.engine import PartitionKey
 
 THINNED: Final = "thinned"
 """The call that asks which partitions were thinned."""
@@ -103,26 +105,23 @@ class KeptWords:
 
     # -- as a leader
 
-    def _own(self) -> dict[ThinnedRow, KeptRanges]:
-        thinnings = self._broker.thinnings
-        found: dict[ThinnedRow, KeptRanges] = {}
-        for key, here in () if thinnings is None else thinnings.told():
-            if self._leads(key) and len(found) < ROWS_MAX:
-                row = ThinnedRow(key.stream_id, int(key.partition), here.epoch, here.generation)
-                found[row] = here.ranges
-        return found
-
     async def answer_thinned(self, _node: int, _argument: msgspec.Raw) -> tuple[ThinnedRow, ...]:
         """The partitions that were thinned here."""
-        return tuple(self._own())
+        thinnings = self._broker.thinnings
+        told = () if thinnings is None else thinnings.told()
+        led = (_row_of(key, here) for key, here in told if self._leads(key))
+        return tuple(islice(led, ROWS_MAX))
 
     async def answer_kept(self, _node: int, argument: msgspec.Raw) -> KeptWord:
         """A piece of what was kept here. Raises NotFound when it was thinned again."""
         question = _questions.decode(argument)
-        ranges = self._own().get(question.row)
-        if ranges is None:
+        key = key_of(question.row.stream_id, question.row.partition)
+        thinnings = self._broker.thinnings
+        here = None if thinnings is None else thinnings.told_of(key)
+        if here is None or not self._leads(key) or _row_of(key, here) != question.row:
             raise NotFound("that is not what this node kept last")
-        return KeptWord(tuple(ranges.ranges[-RANGES_MAX:]), ranges.kept.piece(question.first))
+        kept = here.ranges
+        return KeptWord(tuple(kept.ranges[-RANGES_MAX:]), kept.kept.piece(question.first))
 
     # -- as a copy
 
@@ -155,3 +154,7 @@ class KeptWords:
             if first < 0:
                 return found
         raise Unavailable(f"node {said.node} kept too many single records of {key}")
+
+
+def _row_of(key: PartitionKey, here: ThinnedHere) -> ThinnedRow:
+    return ThinnedRow(key.stream_id, int(key.partition), here.epoch, here.generation)

@@ -170,7 +170,7 @@ class Maintenance:
                     await self._apply(partition, result.decision)
                     thins = visit.config.cleanup is Cleanup.DELETE and not visit.has_tier
                     if result.decision.held and thins:
-                        held[partition] = Held(visit.config, result.decision.held)
+                        held[partition] = Held(visit.key, visit.config, result.decision.held)
         self._held = held
 
     async def _may_be_thinned(self, partition: Partition, upto: Offset) -> bool:

@@ -52,6 +52,7 @@ async def no_needs(_stream: str, _partition: int) -> NeededOffsets | None:
 class Held(NamedTuple):
     """Segments of a partition that would have gone if no durable cursor needed a record in them."""
 
+    key: PartitionKey
     config: StreamConfig
     rows: Sequence[SegmentInfo]
 
@@ -129,12 +130,15 @@ class Thinnings:
         self._needs = needs
         self.led: dict[Partition, ThinnedHere] = {}
         """By partition that is held back here."""
+        self._told: dict[PartitionKey, tuple[Partition, ThinnedHere]] = {}
+        """Those of them that were thinned: other nodes ask by key, and often."""
         self._copies: dict[Partition, ThinnedHere] = {}
         self._generation = 0
 
     async def once(self, held: Mapping[Partition, Held]) -> None:
         """One pass."""
         self.led = {one: row for one, row in self.led.items() if one in held}
+        self._told = {key: row for key, row in self._told.items() if row[0] in held}
         for partition, row in list(held.items()):
             if partition.stopped is None and not _is_copy(partition):
                 await self._thin_led(partition, row)
@@ -160,15 +164,23 @@ class Thinnings:
                 here.generation = self._generation
                 here.ranges.forget_below(partition.start_offset)
                 here.ranges.note(group[0].base_offset, group[-1].end_offset, needs)
+                self._told[held.key] = partition, here
 
     def told(self) -> Iterator[tuple[PartitionKey, ThinnedHere]]:
         """What was thinned here, for the nodes that have copies."""
-        found = {partition: stream for stream, partition in self._visits.partitions()}
-        for partition, here in self.led.items():
-            stream = found.get(partition)
-            is_current = here.generation and here.epoch == partition.leader_epoch
-            if stream is not None and is_current and not _is_copy(partition):
-                yield stream.key(partition.id), here
+        for key in self._told:
+            here = self.told_of(key)
+            if here is not None:
+                yield key, here
+
+    def told_of(self, key: PartitionKey) -> ThinnedHere | None:
+        """What was thinned here of one partition. None: nothing in this epoch, or it is no longer
+        open here, or led here."""
+        partition, here = self._told.get(key, (None, None))
+        if partition is None or here is None or partition.stopped is not None:
+            return None
+        is_current = here.epoch == partition.leader_epoch and not _is_copy(partition)
+        return here if is_current else None
 
     # -- copies
 

@@ -31,6 +31,7 @@ from onelog.log.config import StreamConfig
 from onelog.log.partition import Partition
 from onelog.log.pool import Pool
 from onelog.log.stream import Stream
+from onelog.storage.engine import PartitionKey
 
 CHUNK: Final = 32
 """Partitions per visit to a thread."""
@@ -67,6 +68,7 @@ class Counters(msgspec.Struct):
 class Visit(NamedTuple):
     """One partition in a thread, with what was true of it on the loop."""
 
+    key: PartitionKey
     partition: Partition
     config: StreamConfig
     now_ms: int
@@ -131,6 +133,7 @@ class Visits:
         except Unavailable:
             pins_known = False
         return Visit(
+            stream.key(partition.id),
             partition,
             stream.config,
             self._clock.now_ms(),
