@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from onelog.base.errors import NotLeader, PartitionCorrupt
-from onelog.base.ids import PartitionId
+from onelog.base.ids import Offset, PartitionId
 from onelog.broker import LOCAL, Durability, LiveSource, Record, StreamConfig
+from onelog.cluster.controller import recover
+from onelog.cluster.driving import ReplicaDriver
+from onelog.cluster.frames import FeedBatches
 from onelog.kernel import scan_batches
 from onelog.log.config import Replication
+from onelog.log.progress import Told
 from onelog.record.record import Message
 from tests.support.cluster_nodes import Nodes, OneNode
 
@@ -47,15 +53,17 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def begin(nodes: Nodes, factor: int) -> OneNode:
+async def begin(
+    nodes: Nodes, factor: int, durability: Durability = Durability.OS, min_insync: int = 2
+) -> OneNode:
     """Three nodes, and a stream of one partition with a few records. Returns its leader."""
     await nodes.start(1, 2, 3)
     config = StreamConfig(
         name="orders",
         captures=("orders",),
         partitions=1,
-        durability=Durability.OS,
-        replication=Replication(factor=factor),
+        durability=durability,
+        replication=Replication(factor=factor, min_insync=min(factor, min_insync)),
     )
     await nodes[1].broker.streams.create(config)
     await nodes.until_whole("orders")
@@ -73,13 +81,23 @@ def damage(node: OneNode) -> Callable[[], bool]:
     """The copy of a node is damaged. Returns whether another one took its place."""
     stream = node.broker.streams.get("orders")
     old = stream.local[0]
-    driver = node.cluster.host.drivers[stream.key(old.id)]
-    driver._found_damage(PartitionCorrupt("its disk lost a byte"))
+    driver_of(node)._found_damage(PartitionCorrupt("its disk lost a byte"))
     return lambda: stream.local[0] is not old
 
 
 def end_of(node: OneNode) -> int:
     return node.broker.streams.get("orders").partitions[0].high_watermark
+
+
+def driver_of(node: OneNode) -> ReplicaDriver:
+    stream = node.broker.streams.get("orders")
+    return node.cluster.host.drivers[stream.key(PartitionId(0))]
+
+
+def other_of(nodes: Nodes, leader: OneNode) -> OneNode:
+    """The second node of two that have the partition."""
+    number = next(n for n in driver_of(leader).replica.row.replicas if n != leader.number)
+    return nodes[number]
 
 
 async def test_a_copy_that_is_made_anew_is_heard_from_where_the_old_one_ended(
@@ -134,3 +152,68 @@ async def test_a_copy_that_comes_to_a_node_is_heard_without_its_history(nodes: N
     assert listener.seen == []
     await say(leader, 2)
     await until(lambda: listener.seen == [3, 4])
+
+
+async def test_a_leader_that_copies_anew_hears_nothing_twice_from_one_that_lags(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await begin(nodes, 2)
+    other = other_of(nodes, leader)
+    await until(lambda: end_of(other) == 3)
+    listener, lags = Listener(leader), driver_of(other).partition.progress
+    tell = Told.tell
+
+    def tell_others(told: Told, offset: Offset) -> None:
+        if told is not lags:
+            tell(told, offset)
+
+    monkeypatch.setattr(Told, "tell", tell_others)
+    await say(leader, 2)
+    await until(lambda: listener.seen == [3, 4])
+    assert end_of(other) == 3
+
+    anew = damage(leader)
+    await until(lambda: anew() and end_of(leader) == 5)
+    await nodes.until_whole("orders")
+    assert listener.seen == [3, 4]
+    await say(nodes.leader_of("orders", 0), 1)
+    await until(lambda: listener.seen == [3, 4, 5])
+
+
+async def test_after_a_loss_what_takes_the_place_of_lost_records_is_heard(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await begin(nodes, 2, min_insync=1)
+    other = other_of(nodes, leader)
+    await until(lambda: end_of(other) == 3)
+    listener, late = Listener(leader), driver_of(other)
+    append = ReplicaDriver._append
+
+    def append_elsewhere(driver: ReplicaDriver, frame: FeedBatches) -> None:
+        if driver is not late:
+            append(driver, frame)
+
+    monkeypatch.setattr(ReplicaDriver, "_append", append_elsewhere)
+    await say(leader, 2)
+    await until(lambda: listener.seen == [3, 4])
+
+    known, key = other.cluster.known, late.replica.partition
+    await known._change(key, lambda row: recover(row, known.facts()[other.number]))
+    await nodes.until_whole("orders")
+    assert end_of(leader) == 3
+    await say(nodes.leader_of("orders", 0), 3)
+    await until(lambda: listener.seen == [3, 4, 3, 4, 5])
+
+
+async def test_a_partition_in_memory_that_begins_empty_is_heard_from_its_start(
+    nodes: Nodes,
+) -> None:
+    leader = await begin(nodes, 1, Durability.MEMORY)
+    listener = Listener(leader)
+    await say(leader, 2)
+    await until(lambda: listener.seen == [3, 4])
+
+    await until(damage(leader))
+    await nodes.until_whole("orders")
+    await say(leader, 2)
+    await until(lambda: listener.seen == [3, 4, 0, 1])

@@ -38,7 +38,7 @@ Release = Callable[[set[int]], set[int]]
 class LiveSource(FeedSource):
     """One partition that is followed. It is called with batches that become visible."""
 
-    __slots__ = ("is_anew", "is_followed", "partition", "singly_until", "waiter")
+    __slots__ = ("epoch", "is_anew", "is_followed", "partition", "singly_until", "waiter")
 
     stream: Stream
     held: tuple[Move, ...]
@@ -53,6 +53,8 @@ class LiveSource(FeedSource):
         """Whether batches that become visible are handed to the listener."""
         self.is_anew = False
         """Whether another copy took the place of the one before, and nothing of it was seen yet."""
+        self.epoch = 0
+        """The epoch that wrote the last record that copies before this one handed out."""
         self.held = ()
         self.busy = False
         self.missed = False
@@ -102,7 +104,9 @@ class LiveSource(FeedSource):
 
     def exchange(self, partition: PartitionHandle) -> None:
         """Follow a copy that took the place of the one before, and begins empty."""
-        was_followed = self.is_followed
+        was_followed, old = self.is_followed, self.partition
+        if 0 < self.position <= old.end_offset:  # else it had not come so far itself
+            self.epoch = int(old.epoch_at(self.position - 1))
         self.leave()
         self.partition = partition
         # Until it is known where to go on, batches are left alone, also by the kernel.
@@ -113,13 +117,15 @@ class LiveSource(FeedSource):
     def go_on(self, first: int) -> None:
         """The first batch of a copy that was exchanged became visible, and begins at `first`.
 
-        What was handed out is not handed out again, unless the partition began again with a loss. A
-        partition that nothing was handed out of goes on where its leader was: the copy brings
-        history, too.
+        What was handed out is not handed out again, unless the partition began again with a loss.
+        That its leader shows less does not say so: a new one may not know yet how far it may show
+        (KIP-207). A partition that nothing was handed out of goes on where its leader was: the copy
+        brings history, too.
         """
-        told = self.partition.first_told
-        end = first if told is None else max(int(told), first)
-        self.position = min(self.position or end, end)
+        if not self.position or self.partition.lost_since(self.epoch):
+            told = self.partition.first_told
+            end = first if told is None else max(int(told), first)
+            self.position = min(self.position or end, end)
         self.is_anew = self.busy = False
 
     def leave(self) -> None:

@@ -284,8 +284,9 @@ class ReplicaDriver:
                 self.partition.stop(PartitionCorrupt(f"{self.partition.place}: {why}"))
 
     def _lead(self, epoch: int) -> None:
+        lost_in = self.replica.row.recover
         try:
-            self.partition.replica.become(Role.LEADER, epoch, _Leading(self))
+            self.partition.replica.become(Role.LEADER, epoch, _Leading(self), lost_in)
         except OnelogError as error:
             # It is elected until the row says otherwise: the next turns try again.
             self._is_refused = True
@@ -302,8 +303,9 @@ class ReplicaDriver:
     def _follow(self) -> None:
         if self.partition.stopped is None:
             role = Role.OBSERVER if self.replica.follower.observer else Role.FOLLOWER
-            epoch = max(self.replica.row.epoch, self.partition.leader_epoch)
-            self.partition.replica.become(role, epoch, _Copying(self))
+            row = self.replica.row
+            epoch = max(row.epoch, self.partition.leader_epoch)
+            self.partition.replica.become(role, epoch, _Copying(self), row.recover)
         self._tell_role(is_leading=False)
 
     # -- copies

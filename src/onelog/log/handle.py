@@ -192,6 +192,11 @@ class PartitionHandle(Protocol):
         it, or has heard nothing."""
         ...
 
+    def lost_since(self, epoch: int) -> bool:
+        """Whether it may have begun again without records of `epoch` that readers saw: nobody else
+        had them, or an operator accepted the loss."""
+        ...
+
     @property
     def is_fresh(self) -> bool:
         """Whether no other node can have led it for longer than a registration lasts, if this one

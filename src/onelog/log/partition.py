@@ -329,6 +329,10 @@ class Partition(LocalReads):
         """What its leader showed first to this copy; None: it leads, or has heard nothing."""
         return self.progress.first if isinstance(self.progress, Told) else None
 
+    def lost_since(self, epoch: int) -> bool:
+        """Whether it may have begun again without records of `epoch` that readers saw."""
+        return self.replica.lost_in > epoch
+
     @property
     def is_fresh(self) -> bool:
         """Whether this leader may still show it: see `Progress`."""

@@ -42,19 +42,24 @@ KEEP_S: Final = 1.0
 class Replica:
     """One partition among its replicas, for the code that moves batches between nodes."""
 
-    __slots__ = ("_keeping", "_partition", "role")
+    __slots__ = ("_keeping", "_partition", "lost_in", "role")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.role = Role.LEADER
+        self.lost_in = 0
+        """The last epoch that may have begun with a loss of what readers had seen; 0: none did."""
         self._keeping = False
 
-    def become(self, role: Role, epoch: int, progress: Progress | None = None) -> None:
+    def become(
+        self, role: Role, epoch: int, progress: Progress | None = None, lost_in: int = 0
+    ) -> None:
         """Take a role in `epoch`.
 
         A leader's `progress` knows its replicas (None: there are none); any other role gets a
         `Told`. A caller that waits for a record of a former leader gets Timeout: the next leader
-        decides whether the record stays.
+        decides whether the record stays. `lost_in` is the last epoch that may have begun with a
+        loss.
         """
         partition, leads = self._partition, role is Role.LEADER
         self._check(epoch)
@@ -63,6 +68,7 @@ class Replica:
         if not leads and not isinstance(progress, Told):
             raise InvalidRequest(f"{partition.place} does not lead: its progress must be a Told")
         was, self.role = self.role, role
+        self.lost_in = max(self.lost_in, lost_in)
         partition.leader_epoch = Epoch(epoch)
         partition.watch(progress)
         if leads:
