@@ -15,9 +15,11 @@ from onelog.base.ids import PartitionId
 from onelog.broker import LOCAL, Durability, Retention, StreamConfig
 from onelog.broker.audit import AUDIT_STREAM, AUDIT_TROUBLE, AuditTrail
 from onelog.broker.audit_event import AuditEvent
+from onelog.cluster import nodes as cluster_nodes
 from onelog.cluster import replica
-from onelog.cluster.rows import NOBODY
+from onelog.cluster.rows import NOBODY, ReplicaSet
 from onelog.kernel import BatchBuilder, scan_batches
+from onelog.log import catalog
 from onelog.record.record import Message
 from tests.batches import read_all
 from tests.support.cluster_nodes import SHARDS, Nodes, OneNode, eventually
@@ -402,29 +404,68 @@ async def test_a_new_cluster_waits_for_as_many_nodes_as_a_record_needs(nodes: No
     await nodes.until_whole("main")
 
 
-async def test_a_node_whose_disk_is_full_lets_others_lead_while_enough_are_in_sync(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record that one disk has no room for is taken by another one."""
+NO_ROOM = StorageFull("no room")
+WATCHED_S = 1.5
+"""So long leaders have to give way, and to be elected, once too often."""
+
+
+def only_row(nodes: Nodes) -> ReplicaSet:
+    """The row of the only partition, as the first node knows it."""
+    key = nodes[1].broker.streams.get("orders").key(PartitionId(0))
+    found = nodes[1].cluster.known.row(key)
+    assert found is not None
+    return found[0]
+
+
+@pytest.fixture
+async def full_nodes(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    """Three nodes with a stream. A disk that is full stays so until the test finds room, leaders
+    give way soon, and preferred ones are elected soon."""
     monkeypatch.setattr(replica, "FULL_S", 0.1)
+    monkeypatch.setattr(cluster_nodes, "CALM_S", 0.2)
+    monkeypatch.setattr(catalog, "has_room", lambda _engines: False)
     await nodes.start(1, 2, 3)
     await nodes[1].broker.streams.create(config("orders", 1))
     await nodes.until_whole("orders")
+    await eventually(lambda: only_row(nodes).leader == only_row(nodes).replicas[0])
+    return nodes
+
+
+async def test_a_node_whose_disk_is_full_lets_others_lead_until_it_has_room(
+    full_nodes: Nodes,
+) -> None:
+    """A record that one disk has no room for is taken by another one, which leads on."""
+    nodes = full_nodes
     full = nodes.leader_of("orders", 0)
     room = full.broker.streams.shared.room
-    room.refused(StorageFull("no room"))
-    known = full.cluster.known
-    key = full.broker.streams.get("orders").key(PartitionId(0))
-
-    def leader() -> int:
-        row = known.row(key)
-        return NOBODY if row is None else row[0].leader
-
-    await eventually(lambda: leader() not in (NOBODY, full.number))
+    room.refused(NO_ROOM)
+    await eventually(lambda: only_row(nodes).leader not in (NOBODY, full.number))
     await eventually(lambda: nodes.leader_of("orders", 0).leads("orders") == {0})
+    second, epoch = nodes.leader_of("orders", 0), only_row(nodes).epoch
     await say(nodes, "orders", 0, b"a")
-    second = nodes.leader_of("orders", 0)
-    second.broker.streams.shared.room.refused(StorageFull("no room"))
+    await asyncio.sleep(WATCHED_S)
+    row = only_row(nodes)
+    assert (row.leader, row.epoch) == (second.number, epoch)
+    assert full.number not in row.isr
     room.found()
+    await eventually(lambda: full.number in only_row(nodes).isr)
     await nodes.until_whole("orders")
-    assert bytes_of(full, "orders", 0) == bytes_of(second, "orders", 0)
+    assert bytes_of(full, "orders", 0) == bytes_of(second, "orders", 0) != b""
+
+
+async def test_where_all_disks_are_full_leaders_stay(full_nodes: Nodes) -> None:
+    """One gives way, and who leads then has too few in sync without it."""
+    nodes = full_nodes
+    first, epoch = only_row(nodes).leader, only_row(nodes).epoch
+    for number in (1, 2, 3):
+        nodes[number].broker.streams.shared.room.refused(NO_ROOM)
+    await eventually(lambda: only_row(nodes).epoch == epoch + 1)
+    await asyncio.sleep(WATCHED_S)
+    row = only_row(nodes)
+    assert row.epoch == epoch + 1
+    assert first not in row.isr
+    for number in (1, 2, 3):
+        nodes[number].broker.streams.shared.room.found()
+    await eventually(lambda: only_row(nodes).leader == first)
+    await nodes.until_whole("orders")
+    await say(nodes, "orders", 0, b"a")

@@ -43,6 +43,7 @@ from onelog.cluster.rows import (
     ReplicaSet,
     new_row,
     with_leader,
+    with_member,
     without_leader,
     without_lost,
     without_members,
@@ -773,6 +774,50 @@ def test_a_leader_without_whom_too_few_are_in_sync_goes_on_with_a_full_disk(row)
     assert replica.is_leading
     replica.row_seen(ROW, 41, FULL_S)
     assert of(WriteRow, replica.flush(FULL_S + RETRY_S))[0].change.row.leader == NOBODY
+
+
+def given_way() -> tuple[ClusterReplica, ReplicaSet]:
+    """A replica that gave way for want of room to node 2, and the row of that."""
+    replica = led()
+    replica.linked(2, 0.0)
+    replica.room(0.0, is_full=True)
+    change = of(WriteRow, replica.flush(FULL_S))[0].change
+    replica.row_written(change, RowOutcome.DONE, 41, FULL_S)
+    row = with_leader(change.row, 2, 12)
+    replica.row_seen(row, 42, FULL_S)
+    return replica, row
+
+
+def test_a_replica_that_gave_way_for_want_of_room_is_in_sync_only_when_there_is_room():
+    replica, _row = given_way()
+    assert [one.observer for one in of(OpenFeed, replica.flush(FULL_S))] == [True]
+    replica.room(FULL_S, is_full=True)
+    assert not replica.flush(FULL_S)
+    replica.room(FULL_S, is_full=False)
+    assert [one.observer for one in of(OpenFeed, replica.flush(FULL_S))] == [False]
+    replica.room(FULL_S, is_full=True)
+    assert not replica.flush(FULL_S), "it leads nothing: as any follower whose disk is full"
+
+
+def test_a_replica_without_room_that_counts_copies_as_one_that_does():
+    replica, row = given_way()
+    replica.flush(FULL_S)
+    replica.row_seen(with_member(row, 1, 11), 43, FULL_S)
+    assert [one.observer for one in of(OpenFeed, replica.flush(FULL_S))] == [False]
+    assert not replica.flush(FULL_S)
+    replica.row_seen(row, 44, FULL_S)
+    assert [one.observer for one in of(OpenFeed, replica.flush(FULL_S))] == [True]
+
+
+def test_a_leader_without_room_does_not_give_way_to_one_that_lost_records():
+    replica = led(msgspec.structs.replace(ROW, min_insync=1))
+    frame = OpenFeed(1, KEY, ROW.epoch, 0, 0, -1)
+    assert replica.leader is not None
+    replica.leader.high_watermark = 1
+    replica.take(2, 12, frame, 0.0)
+    replica.room(0.0, is_full=True)
+    changes = [one.change.row for one in of(WriteRow, replica.flush(FULL_S))]
+    assert [row.isr.keys() for row in changes if row.leader == NOBODY] == [{3}]
 
 
 def test_a_leader_whose_heirs_are_all_draining_goes_on_with_a_full_disk():

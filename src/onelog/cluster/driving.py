@@ -204,9 +204,9 @@ class ReplicaDriver:
         if self._is_closed:
             return
         replica, now = self.replica, self._loop.time()
+        replica.room(now, is_full=self.partition.shared.room.is_full)
         if replica.leader is not None and self.partition.stopped is None:
             self._admit(replica.leader)
-            replica.room(now, is_full=self.partition.shared.room.is_full)
             self.partition.moved()  # what the others acknowledged; it calls `wake` in vain
         elif self._lacks_epoch:
             self._follow()

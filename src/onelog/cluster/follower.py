@@ -18,6 +18,8 @@ Rules:
   newer epoch: an open feed proves that its copy knows no other leader (`tenure.py`).
 - An observer holds only what lies below the leader's high watermark. It is never cut. It
   acknowledges for the sake of its credit, and never counts.
+- A replica that gave way because its disk is full asks for an observer's feed until there is room,
+  unless its row counts on it: it hears what is trimmed, and does not enter the ISR.
 """
 
 from __future__ import annotations
@@ -91,8 +93,12 @@ class ReplicaFollower:
         self._row: ReplicaSet | None = None
         self._log = log
         self._numbers = numbers
+        self.lacks_room = False
+        """It led, and gave way because its disk is full."""
         self._feed: int | None = None
         """The feed that is open or being opened."""
+        self._feed_observes = observer
+        """What it was opened as."""
         self._links: set[int] = set()
         self.is_cutting = False
         self._opens_at = NEVER
@@ -164,10 +170,14 @@ class ReplicaFollower:
         row = self._row
         return row is not None and (self.node in row.isr or self.node in row.elr)
 
+    @property
+    def _observes(self) -> bool:
+        """Whether a feed that is opened now is one of an observer."""
+        return self.observer or (self.lacks_room and not self._counts)
+
     def _say_open(self, feed: int, end: int, durable: int, last_epoch: int) -> None:
-        self._send(
-            OpenFeed(feed, self.partition, self.epoch, end, durable, last_epoch, self.observer)
-        )
+        self._feed_observes = observes = self._observes
+        self._send(OpenFeed(feed, self.partition, self.epoch, end, durable, last_epoch, observes))
 
     def _say_close(self, feed: int, reason: CloseReason) -> None:
         self._send(CloseFeed(feed, self.epoch, reason, by_copy=True))
@@ -262,6 +272,8 @@ class ReplicaFollower:
 
     def flush(self, now: float) -> list[FollowerOutput]:
         """What is to be done now; called once per pass, and when `due` has come."""
+        if self._feed is not None and self._feed_observes != self._observes:
+            self._reopen(now)
         if now >= self._opens_at and (self._feed is None or self.is_damaged):
             self._open(now)
         out, self._out = self._out, []

@@ -117,6 +117,11 @@ class Membership:
         if self.counts_on(node):
             self._lost.add(node)
 
+    @property
+    def lost_nodes(self) -> frozenset[int]:
+        """Replicas that are to leave because they lack records; the row may not say so yet."""
+        return frozenset(self._lost)
+
     # -- the row
 
     def adopt(self, row: ReplicaSet, revision: int, now: float) -> bool:

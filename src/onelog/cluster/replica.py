@@ -5,7 +5,8 @@ Rules:
   this node makes it a follower without a leader: the controller elects anew.
 - It does not begin to lead while its log is being cut.
 - A leader whose disk is full lets others lead while enough of them are in sync without it. If not,
-  it goes on: its publishers wait until there is room.
+  it goes on: its publishers wait until there is room. One that gave way is in sync again only when
+  there is room: else it would be elected again, and would give way again.
 - A replica that is damaged never leads. Named as leader, it writes a row without itself; only where
   the row begins with a loss in memory, and nobody else is in sync, it begins empty instead: without
   it the controller would name it again.
@@ -165,7 +166,9 @@ class ClusterReplica:
         self._take_role(now)
 
     def room(self, now: float, *, is_full: bool) -> None:
-        """As a leader: whether the disk has no room for a write."""
+        """Whether the disk has no room for a write."""
+        if not is_full:
+            self.follower.lacks_room = False
         if self.leader is None:
             return
         if not is_full:
@@ -175,9 +178,10 @@ class ClusterReplica:
 
     def _resigned(self) -> ReplicaSet | None:
         """The row without this node as leader; None: nobody could lead in its place."""
-        row = without_leader(without_lost(self.row, (self.node,)))
         if self.leader is None:
-            return row
+            return without_leader(without_lost(self.row, (self.node,)))
+        lost = self.leader.members.lost_nodes
+        row = without_leader(without_lost(self.row, {self.node, *lost}))
         ready = [
             node
             for node in row.isr
@@ -233,6 +237,7 @@ class ClusterReplica:
                     partition=self.partition, expected=self.revision, row=row
                 )
                 self._out.append(WriteRow(self._resigning))
+                self.follower.lacks_room = self.leader is not None
         out, self._out = self._out, []
         if self.leader is not None:
             out += self.leader.flush(now)

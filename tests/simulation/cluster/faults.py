@@ -189,8 +189,8 @@ class Faults:
         world = self._world
 
         def say(*, is_full: bool) -> None:
-            for partition, replica in node.replicas.items():
-                replica.room(world.now, is_full=is_full)
+            node.is_full = is_full
+            for partition in node.replicas:
                 node.touch(partition)
 
         world.on(node, lambda: say(is_full=True))

@@ -89,6 +89,8 @@ class SimulatedNode:
         self.planned: set[PartitionKey] = set()
         self.shown: dict[PartitionKey, int] = {}
         self.wishes: dict[PartitionKey, Wish] = {}
+        self.is_full = False
+        """Its disk has no room. Copies have some, as they would have for small pieces."""
 
     @property
     def now(self) -> float:
@@ -281,6 +283,7 @@ class SimulatedNode:
         if replica is None:
             return
         now = self.now
+        replica.room(now, is_full=self.is_full)
         for _ in range(TURNS_MAX):
             outputs = replica.flush(now)
             for output in outputs:

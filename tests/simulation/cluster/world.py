@@ -16,7 +16,7 @@ from functools import partial
 from unittest.mock import patch
 
 from onelog.base.ids import PartitionId
-from onelog.cluster import feeds, leader
+from onelog.cluster import feeds, leader, replica
 from onelog.cluster.controller import Wish
 from onelog.cluster.membership import RowOutcome
 from onelog.cluster.rows import NOBODY, PartitionChange, ReplicaSet, new_row
@@ -313,7 +313,7 @@ class ClusterWorld:
         with ExitStack() as stack:
             for module, name, value in (
                 (feeds, "WINDOW_BYTES", 5), (feeds, "FULL_PIECES_MAX", 2),
-                (leader, "PIECE_BYTES", 2),
+                (leader, "PIECE_BYTES", 2), (replica, "FULL_S", 0.2),
             ):  # fmt: skip
                 stack.enter_context(patch.object(module, name, value))
             self._begin()
