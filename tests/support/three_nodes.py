@@ -4,6 +4,8 @@ Rules:
 - Each node is `onelog serve` in a process of its own, with its own data directory. Client ports are
   new at each start, but for what `same_place` asks for. Inner addresses and those of etcd lead
   through a proxy, so every directed pair of nodes, and each node's way to etcd, can be cut.
+- A client may be made at any time, also while no node serves: librdkafka asks the places that it
+  begins with again and again. One that begins without any waits for ever, and does not say so.
 - Times are short: a registration lasts two seconds, a lagging copy is left out after one.
 - What a test broke is healed by `heal`; `close` ends every process that was started here.
 """
@@ -38,6 +40,12 @@ ETCD = 100
 PROTOCOLS = ("mqtt", "kafka", "amqp", "admin")
 
 
+def chosen_ports(settings: Sequence[str]) -> dict[str, int]:
+    """The ports of listeners that settings choose."""
+    found = (re.fullmatch(r"listeners\.(\w+)\.port=([1-9]\d*)", row) for row in settings)
+    return {row[1]: int(row[2]) for row in found if row is not None}
+
+
 class NodeProcess:
     """One node over all of its processes."""
 
@@ -70,10 +78,11 @@ class NodeProcess:
         return f"127.0.0.1:{self.ports['kafka']}"
 
     def start(self, *more: str) -> None:
-        """Begin a process, this time with more settings; it is ready later."""
+        """Begin a process, this time with more settings; it is ready later. Ports that they choose
+        are known at once."""
         assert not self.is_up
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._ready, self.ports = threading.Event(), {}
+        self._ready, self.ports = threading.Event(), chosen_ports(more)
         rows = [f"--set={row}" for row in (*self._chosen, *more)]
         data = self.folder / "data"
         given, errors = ("serve", f"--data={data}", *rows), self.folder / "errors.log"
@@ -265,7 +274,9 @@ class ThreeNodes:
     @property
     def bootstrap(self) -> str:
         """Where Kafka clients begin."""
-        return ",".join(node.kafka for node in self.nodes if "kafka" in node.ports)
+        places = [node.kafka for node in self.nodes if "kafka" in node.ports]
+        assert places, "no node has a place yet: start one at its `same_place`"
+        return ",".join(places)
 
     def admin(self) -> AdminClient:
         """A client for metadata."""
