@@ -196,6 +196,23 @@ async def test_a_change_of_unknown_outcome_that_was_made_and_overtaken_was_made(
     assert ("p/old", b"0", b"mine") in node.heard
 
 
+async def test_a_write_that_is_found_when_rows_are_loaded_again_has_the_revision_of_its_row(
+    node: Node, store: LocalStore
+) -> None:
+    watch = node.store.watches[-1]
+    watch.hide()
+    node.store.faults.append(Fault.UNKNOWN_DONE)
+    writing = asyncio.create_task(node.rows.put("p/old", b"1"))
+    while (made := await store.get("p/old")) is None or made.value != b"1":  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    later = await store.put("p/new", b"2")
+    watch.end(OffsetOutOfRange("forgotten"))
+    assert await writing == made.mod_revision < later
+    row = node.rows.get("p/old")
+    assert row is not None
+    assert row.revision == made.mod_revision
+
+
 async def test_a_new_row_of_unknown_outcome_is_shown_by_the_watch_or_stays_unknown(
     node: Node, store: LocalStore, quick: None
 ) -> None:

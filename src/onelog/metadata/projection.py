@@ -121,7 +121,11 @@ class _PendingWrite:
         if self.first.done() or at == self.base:
             return
         now = {key: None if (row := entries.get(key)) is None else row.value for key in self.rows}
-        self.first.set_result(revision if now == self.rows else -1)
+        made = {entries[key].mod_revision for key in self.rows if key in entries}
+        if now != self.rows or len(made) > 1:
+            self.first.set_result(-1)
+        else:  # a deletion leaves no revision behind
+            self.first.set_result(made.pop() if made else revision)
 
     @property
     def is_made_once(self) -> bool:
