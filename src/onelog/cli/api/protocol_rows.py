@@ -17,6 +17,17 @@ _ARGUMENTS = Option(
 _TRANSIENT = Option(
     field="durable", flag="transient", kind="off", about="Not kept over a restart of the broker."
 )
+_BINDING = (
+    Option(field="source", positional=True, required=True, about="The exchange."),
+    Option(field="destination", positional=True, required=True, about="The queue."),
+    Option(field="routing_key", positional=True, about="Which of its messages."),
+    Option(
+        field="destination_type",
+        flag="to",
+        choices=_ENDS,
+        about="What it leads to: a queue when nothing is said.",
+    ),
+)
 
 PROTOCOL_ROWS: Final = (
     ApiCommand(
@@ -189,15 +200,7 @@ PROTOCOL_ROWS: Final = (
         about="Bind a queue to an exchange, as in: onelog binding create amq.topic jobs"
         " 'plant.*.alarm'.",
         options=(
-            Option(field="source", positional=True, required=True, about="The exchange."),
-            Option(field="destination", positional=True, required=True, about="The queue."),
-            Option(field="routing_key", positional=True, about="Which of its messages."),
-            Option(
-                field="destination_type",
-                flag="to",
-                choices=_ENDS,
-                about="What it leads to: a queue when nothing is said.",
-            ),
+            *_BINDING,
             _ARGUMENTS,
         ),
         done="what {source} gets with the key {routing_key} goes to {destination}",
@@ -207,15 +210,7 @@ PROTOCOL_ROWS: Final = (
         asks="DELETE /amqp/bindings/{vhost}",
         about="Remove a binding, as in: onelog binding delete amq.topic jobs 'plant.*.alarm'.",
         options=(
-            Option(field="source", positional=True, required=True, about="The exchange."),
-            Option(field="destination", positional=True, required=True, about="The queue."),
-            Option(field="routing_key", positional=True, about="Which of its messages."),
-            Option(
-                field="destination_type",
-                flag="to",
-                choices=_ENDS,
-                about="What it leads to: a queue when nothing is said.",
-            ),
+            *_BINDING,
             Option(
                 field="key",
                 about="Where several have the routing key: the key that `binding list` shows.",
