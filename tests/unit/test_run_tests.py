@@ -32,9 +32,11 @@ def test_shaky(number):
 BROKEN = "def test_broken(): assert False\n"
 
 
-def run(folder: Path, source: str) -> Tally:
+def run(folder: Path, *sources: str) -> Tally:
     (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / "test_here.py").write_text(source)
+    for number, source in enumerate(sources):
+        name = f"test_here_{number}.py" if number else "test_here.py"
+        (folder / name).write_text(source)
     tally = Tally()
     Runner(folder / "memory", folder).run(tally, {}, ["-n", "0", "-p", "no:asyncio", "-q"])
     return tally
@@ -59,15 +61,22 @@ def test_a_test_that_fails_twice_fails_the_whole_and_is_not_counted(tmp_path):
     assert tally.verdict()[0] == 1
 
 
-def test_many_failures_are_not_repeated(tmp_path):
-    tally = run(tmp_path, shaky(tmp_path, FAILED_MAX + 1))
+def test_failures_in_many_files_are_not_repeated(tmp_path):
+    tally = run(tmp_path, *[BROKEN] * (FAILED_MAX + 1))
     assert not tally.repeated
     assert tally.verdict()[0] == 1
 
 
+def test_many_failures_in_one_file_are_repeated_and_count_once(tmp_path):
+    count = FAILED_MAX + REPEATED_MAX
+    tally = run(tmp_path, shaky(tmp_path, count))
+    assert len(tally.repeated) == count
+    assert tally.verdict()[0] == 0
+
+
 @pytest.mark.parametrize(("count", "code"), [(0, 0), (REPEATED_MAX, 0), (REPEATED_MAX + 1, 1)])
-def test_more_than_three_repeated_tests_over_all_runs_are_a_failure(count, code):
-    tally = Tally(repeated=[f"test_{number}" for number in range(count)])
+def test_repeated_tests_in_too_many_files_over_all_runs_are_a_failure(count, code):
+    tally = Tally(repeated=[f"test_{number}.py::test_it" for number in range(count)])
     assert tally.verdict()[0] == code
     assert Tally(4, tally.repeated).verdict()[0] == 4
 
