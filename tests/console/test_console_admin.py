@@ -152,7 +152,9 @@ def test_every_page_and_tab_fits_a_phone_and_can_be_read(staffed, visit, theme):
             if tab not in seen:
                 seen.add(tab)
                 waiting.append(tab)
-    assert {"access?tab=rules", "access?tab=tokens", "quotas?tab=bans"} <= seen
+    assert {
+        "access?tab=rules", "access?tab=tokens", "quotas?tab=bans", "backups?tab=stored",
+    } <= seen  # fmt: skip
     assert page.evaluate("document.documentElement.dataset.theme") == theme
 
 
@@ -278,3 +280,69 @@ def test_a_stream_is_changed_and_its_oldest_records_deleted(office):
     act(page, "Delete records")
     (partition,) = ask(page, "/streams/orders/partitions")["items"]
     assert partition["start_offset"] == 2
+
+
+def make_backup(page: Page, scene: Scene, folder: Path) -> str:
+    """Make a backup on the page of backups; its id."""
+    button = page.get_by_role("button", name="New backup")
+    expect(button).to_be_enabled(timeout=PATIENCE_MS)
+    button.click()
+    page.get_by_label("To", exact=False).first.fill(str(folder))
+    act(page, "Begin")
+    made = str(ask(page, "/backups")["items"][0]["id"])
+    scene.until(f"/backups/{made}", lambda run: run["state"] == "done")
+    return made
+
+
+def test_stored_backups_are_listed_verified_and_pruned(office, staffed):
+    folder = staffed.folder / "kept"
+    page = office.go("backups")
+    old, new = (make_backup(page, staffed, folder) for _run in range(2))
+    page.get_by_role("link", name="In a folder or bucket").click()
+    page.get_by_role("button", name="Look", exact=True).click()  # the last run's folder is there
+    rows = page.get_by_role("table", name="Stored backups").locator("tbody tr")
+    expect(rows.first).to_contain_text(new, timeout=PATIENCE_MS)
+    expect(rows.last).to_contain_text(old)
+    dialog = page.locator("dialog")
+    rows.last.click()
+    expect(dialog.locator("pre")).to_contain_text(f"--id {old}")
+    dialog.get_by_role("button", name="Verify…").click()
+    dialog.get_by_role("button", name="Verify", exact=True).click()
+    expect(dialog).to_contain_text("Whole: 1 backup,", timeout=PATIENCE_MS)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Prune…").click()
+    dialog.get_by_label("Keep the newest").fill("1")
+    dialog.get_by_role("button", name="Look", exact=True).click()
+    expect(dialog.locator("pre")).to_have_text(old, timeout=PATIENCE_MS)
+    expect(rows).to_have_count(2)  # nothing went yet
+    dialog.get_by_role("checkbox").uncheck()
+    act(page, "Delete")
+    expect(rows).to_have_count(1, timeout=PATIENCE_MS)
+    expect(rows).to_contain_text(new)
+
+
+def test_damage_of_stored_backups_is_said_and_so_is_a_store_that_cannot_be_read(office, staffed):
+    folder = staffed.folder / "damaged"
+    page = office.go("backups")
+    make_backup(page, staffed, folder)
+    next(path for path in (folder / "objects").rglob("*") if path.is_file()).unlink()
+    office.go("backups?tab=stored")
+    page.get_by_label("Where").fill(str(folder))
+    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_role("button", name="Verify all…").click(timeout=PATIENCE_MS)
+    dialog = page.locator("dialog")
+    dialog.get_by_role("button", name="Verify", exact=True).click()
+    expect(dialog.locator(".problem").first).to_contain_text("missing", timeout=PATIENCE_MS)
+    expect(dialog).to_contain_text("in 1 backup,")
+    page.keyboard.press("Escape")
+    page.get_by_label("Where").fill("nowhere")
+    page.get_by_role("button", name="Look", exact=True).click()
+    expect(page.locator("main .problem")).to_contain_text("whole path", timeout=PATIENCE_MS)
+    expect(page.get_by_role("table", name="Stored backups")).to_have_count(0)
+    office.complaints.clear()  # the browser notes each answer of 400 and above
+
+
+def test_a_viewer_is_not_asked_for_a_store_of_backups(staffed, visit):
+    page = visit(staffed).go("backups?tab=stored")
+    expect(page.locator("main")).to_contain_text("Only an administrator looks")
+    assert page.get_by_role("button", name="Look").count() == 0

@@ -1,14 +1,18 @@
-// Backups: begin one, watch how far it is, end it; the runs since the broker started.
+// Backups: begin one, watch how far it is, end it; the runs since the broker started, and what is stored.
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api/client";
 import { useAsk } from "../api/hooks";
 import type { BackupRun } from "../api/schema";
-import { ago, bytes, duration, plural, short, time, visible } from "../format";
+import { ago, bytes, duration, plural, time } from "../format";
+import type { PageProps } from "../pages";
 import { useMay } from "../session";
 import { Badge, Card, Empty, Facts, Head, Name, Problem, type Tone } from "../ui/basics";
 import { Action, Dialog, Field } from "../ui/dialog";
 import { type Column, onePage, Table } from "../ui/table";
+import { Tabs } from "../ui/tabs";
+import { optionsOf, type Place, PlaceFields } from "./backup_place";
+import { Commands, StoredBackups } from "./backups_stored";
 
 const WATCHED_MS = 500;
 const RESTING_MS = 2000;
@@ -79,25 +83,10 @@ function Details({ run, onClose }: { run: BackupRun; onClose: () => void }): JSX
       {run.state === "done" && (
         <>
           <p>Look whether it is whole, and try a restore before you need one:</p>
-          <pre>
-            onelog backup verify {visible(run.url)} --id {visible(run.id)}{"\n"}
-            onelog restore {visible(run.url)} --data-dir NEW-FOLDER --id {visible(run.id)}
-          </pre>
+          <Commands url={run.url} id={run.id} />
         </>
       )}
     </Dialog>
-  );
-}
-
-/** Options as lines of NAME=VALUE. Throws for a line that is none. */
-function optionsOf(text: string): Readonly<Record<string, string>> {
-  const lines = text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
-  return Object.fromEntries(
-    lines.map((line) => {
-      const at = line.indexOf("=");
-      if (at < 1) throw new Error(`write an option as NAME=VALUE, not ${short(line, 60)}`);
-      return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
-    }),
   );
 }
 
@@ -106,50 +95,32 @@ function NewBackup({ last, onClose, onDone }: {
   onClose: () => void;
   onDone: () => void;
 }): JSX.Element {
-  const [url, setUrl] = useState(last);
+  const [place, setPlace] = useState<Place>({ url: last, options: "" });
   const [rate, setRate] = useState("");
-  const [options, setOptions] = useState("");
   const act = async (): Promise<string> => {
-    const body = { url, options: optionsOf(options), bytes_per_s: Math.round(Number(rate) * 1e6) };
+    const body = { url: place.url, options: optionsOf(place.options), bytes_per_s: Math.round(Number(rate) * 1e6) };
     await call("POST /backups", { body });
     return "The backup has begun.";
   };
   return (
     <Action title="New backup" verb="Begin" act={act} onClose={onClose} onDone={onDone}>
-      <Field label="To" hint="A folder of the broker's machine by its whole path, or s3://BUCKET/PREFIX. What is there already is not sent again.">
-        <input required maxLength={4096} placeholder="/srv/backups/onelog" value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
-      </Field>
-      <Field label="MB per second, at most" hint="Empty: as fast as it goes.">
-        <input type="number" min={0} step="any" value={rate} onInput={(event) => setRate(event.currentTarget.value)} />
-      </Field>
-      <Field label="Options of the object storage" hint="NAME=VALUE, one in a line. They are not shown again.">
-        <textarea rows={3} autocomplete="off" placeholder="aws_region=eu-central-1" value={options} onInput={(event) => setOptions(event.currentTarget.value)} />
-      </Field>
+      <PlaceFields label="To" more="What is there already is not sent again." place={place} onChange={setPlace}>
+        <Field label="MB per second, at most" hint="Empty: as fast as it goes.">
+          <input type="number" min={0} step="any" value={rate} onInput={(event) => setRate(event.currentTarget.value)} />
+        </Field>
+      </PlaceFields>
       <p class="faint">The backup holds all messages and the hashes of passwords: protect it like the data directory.</p>
     </Action>
   );
 }
 
-export default function BackupsPage(): JSX.Element {
-  const [everyMs, setEveryMs] = useState(RESTING_MS);
-  const [adding, setAdding] = useState(false);
+/** The runs, newest first; a row opens with all that is known of one. */
+function Runs({ runs, error, again }: { runs: readonly BackupRun[] | undefined; error: string | undefined; again: () => void }): JSX.Element {
   const [shown, setShown] = useState<string>();
-  const [cancelled, setCancelled] = useState<BackupRun>();
-  const { data, error, again } = useAsk("GET /backups", {}, everyMs);
   const may = useMay("admin");
-  const runs = data?.items;
-  const active = runs?.find(isActive);
   const opened = runs?.find((run) => run.id === shown);
-  const isWatched = active !== undefined;
-  useEffect(() => setEveryMs(isWatched ? WATCHED_MS : RESTING_MS), [isWatched]);
   return (
     <>
-      <Head title="Backups" about="Everything that the broker keeps, as of one moment, while it serves. Runs since the broker started.">
-        {may && (
-          <button type="button" class="primary" disabled={isWatched} onClick={() => setAdding(true)}>New backup</button>
-        )}
-      </Head>
-      {active && <Progress run={active} onCancel={may ? () => setCancelled(active) : null} />}
       <Table
         label="Backups"
         pages={onePage(runs, error, again)}
@@ -164,7 +135,33 @@ export default function BackupsPage(): JSX.Element {
         }
       />
       {opened && <Details run={opened} onClose={() => setShown(undefined)} />}
-      {adding && <NewBackup last={runs?.[0]?.url ?? ""} onClose={() => setAdding(false)} onDone={again} />}
+    </>
+  );
+}
+
+export default function BackupsPage({ query }: PageProps): JSX.Element {
+  const [everyMs, setEveryMs] = useState(RESTING_MS);
+  const [adding, setAdding] = useState(false);
+  const [cancelled, setCancelled] = useState<BackupRun>();
+  const { data, error, again } = useAsk("GET /backups", {}, everyMs);
+  const may = useMay("admin");
+  const tab = query.tab ?? "runs";
+  const runs = data?.items;
+  const active = runs?.find(isActive);
+  const last = runs?.[0]?.url ?? "";
+  const isWatched = active !== undefined;
+  useEffect(() => setEveryMs(isWatched ? WATCHED_MS : RESTING_MS), [isWatched]);
+  return (
+    <>
+      <Head title="Backups" about="Everything that the broker keeps, as of one moment, while it serves.">
+        {may && (
+          <button type="button" class="primary" disabled={isWatched} onClick={() => setAdding(true)}>New backup</button>
+        )}
+      </Head>
+      {active && <Progress run={active} onCancel={may ? () => setCancelled(active) : null} />}
+      <Tabs page="backups" current={tab} tabs={[["runs", "Since the start"], ["stored", "In a folder or bucket"]]} />
+      {tab === "stored" ? <StoredBackups last={last} /> : <Runs runs={runs} error={error} again={again} />}
+      {adding && <NewBackup last={last} onClose={() => setAdding(false)} onDone={again} />}
       {cancelled && (
         <Action
           title="Cancel this backup"
