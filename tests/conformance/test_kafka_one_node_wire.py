@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
-from onelog.protocols.kafka.apis import ApiKey
+from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.record.batch import build_batch
 from tests.conformance.kafka_brokers import unique
@@ -166,6 +166,20 @@ def test_tagged_fields_that_nobody_knows_are_passed_over(kafka_node, key, versio
         wire._send(key, version, tagged(key, version, body, b"\x01\x63\x7f"))
         with pytest.raises(ConnectionResetError):
             wire.answer(key, version)
+
+
+@pytest.mark.parametrize(("kind", "since"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-9, 99)])
+def test_a_kind_of_offset_is_listed_from_the_version_on_that_defines_it(admin, kind, since) -> None:
+    """KIP-734, KIP-405, KIP-1005: an older version may have sent it by mistake."""
+    name = admin.make()
+    row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": kind}
+    for version in range(1, APIS[K.LIST_OFFSETS].last + 1):
+        told = admin.wire.ask(
+            K.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, timeout_ms=30_000,
+            topics=[{"name": name, "partitions": [row]}],
+        )  # fmt: skip
+        (found,) = told.topics[0].partitions
+        assert found.error_code is (E.none if version >= since else E.unsupported_version), version
 
 
 def test_every_setting_is_taken_and_shown_as_it_was_given(admin) -> None:

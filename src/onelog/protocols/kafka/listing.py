@@ -23,6 +23,8 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+_KNOWN_FROM: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""The version from which a kind of offset may be asked for (KIP-79, KIP-734, KIP-405, KIP-1005)."""
 
 _NO_OFFSET: Final = -1
 _NO_TIMESTAMP: Final = -1
@@ -54,7 +56,9 @@ async def _list_one(asked: Asked, name: str, row: Any, version: int, *, committe
         "leader_epoch": UNKNOWN_EPOCH,
     }
     try:
-        target = asked.get(name).partition(row.partition_index)
+        topic = asked.get(name)
+        _check_kind(row.timestamp, version)
+        target = topic.partition(row.partition_index)
         check_leader(target.log, given(row, "current_leader_epoch", UNKNOWN_EPOCH))
         found = await _find(target, row.timestamp, committed=committed)
     except OnelogError as error:
@@ -64,6 +68,15 @@ async def _list_one(asked: Asked, name: str, row: Any, version: int, *, committe
         answer["offset"], answer["timestamp"] = found
         answer["leader_epoch"] = target.log.epoch_at(found[0])
     return answer
+
+
+def _check_kind(wanted: int, version: int) -> None:
+    """Refuse a kind of offset that this version does not define. Raises KafkaError."""
+    since = _KNOWN_FROM.get(wanted)
+    if wanted < 0 and (since is None or version < since):
+        raise KafkaError(
+            ErrorCode.unsupported_version, f"version {version} lists no offset of kind {wanted}"
+        )
 
 
 async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tuple[int, int] | None:
@@ -85,10 +98,6 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
         if tier is None or not tier.rows:
             return None
         return int(tier.cold_end_offset) - 1, _NO_TIMESTAMP
-    if wanted < 0:
-        raise KafkaError(
-            ErrorCode.unsupported_version, f"there is no kind {wanted} of offset to list"
-        )
     found = await target.offset_for_time(TimestampMs(wanted))
     if found is None:
         check_settled(log)  # a record of this time may lie behind the end that is known
