@@ -20,8 +20,8 @@ FACTOR = int(os.environ.get("KAFKA_CLUSTER_FACTOR", "3"))
 """Copies of each partition; with fewer than three, some nodes have none."""
 WORST = ("error", "critical")
 """Levels of what no node may log while leaders move."""
-EXPECTED = ("nodes-wanted",)
-"""Troubles of a cluster's first seconds."""
+EXPECTED = ("nodes-wanted", "etcd-away")
+"""Troubles of a cluster's first seconds, and of a machine on which etcd has to wait."""
 
 
 class KafkaCluster:

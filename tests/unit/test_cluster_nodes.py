@@ -356,15 +356,20 @@ async def test_the_audit_trail_has_what_every_node_noted(nodes: Nodes) -> None:
         await trail.close()
 
 
-async def test_an_election_is_no_trouble_of_the_audit_trail_and_a_second_failure_is(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def trail_whose_leader_is_elsewhere(nodes: Nodes) -> tuple[OneNode, AuditTrail]:
+    """The trail of a node of three that does not lead it."""
     await nodes.start(1, 2, 3)
     trail = await AuditTrail.open(nodes[1].broker, SystemClock(), age_ms=-1, size_bytes=-1)
     leader = nodes.leader_of(AUDIT_STREAM, 0)
     other = next(node for node in nodes.running.values() if node is not leader)
     await trail.close()
-    trail = await AuditTrail.open(other.broker, SystemClock(), age_ms=-1, size_bytes=-1)
+    return other, await AuditTrail.open(other.broker, SystemClock(), age_ms=-1, size_bytes=-1)
+
+
+async def test_an_election_is_no_trouble_of_the_audit_trail_and_a_second_failure_is(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, trail = await trail_whose_leader_is_elsewhere(nodes)
     told: list[bool] = []
 
     async def refuse(*_: object) -> None:
@@ -382,6 +387,33 @@ async def test_an_election_is_no_trouble_of_the_audit_trail_and_a_second_failure
     await trail.flush()
     await eventually(lambda: trail.written == 2)
     assert not other.troubles.standing()
+    await trail.close()
+
+
+async def test_records_of_the_audit_trail_that_one_election_stops_are_no_trouble(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches were under way."""
+    other, trail = await trail_whose_leader_is_elsewhere(nodes)
+    elected = asyncio.Event()
+    sent: list[object] = []
+
+    async def refuse(*batch: object) -> None:
+        sent.append(batch)
+        await elected.wait()
+        raise Unavailable("an election")
+
+    real = other.cluster.append
+    monkeypatch.setattr(other.cluster, "append", refuse)
+    for number in range(3):
+        trail.take(AuditEvent(action="user.add", resource="a", door="test"))
+        await eventually(lambda number=number: len(sent) == number + 1)
+    monkeypatch.setattr(other.cluster, "append", real)
+    elected.set()
+    await eventually(lambda: not trail._unwritten)
+    assert not other.troubles.standing()
+    await trail.flush()
+    await eventually(lambda: trail.written == 3)
     await trail.close()
 
 

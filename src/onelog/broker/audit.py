@@ -94,7 +94,8 @@ class AuditTrail:
         self._is_closed = False
         self._refusals = RefusalGatherer(self._loop, self.take)
         self._failures = 0
-        """Since the last record that was written."""
+        """Tries that failed since the last record that was written. Batches that were under way
+        together are one try."""
         self.written = 0
         self.lost = 0
         self.failed_logins = 0
@@ -173,19 +174,19 @@ class AuditTrail:
             return
         events = list(self._waiting)
         self._waiting.clear()
-        stream = self._stream
+        stream, tries = self._stream, self._failures
         builder = BatchBuilder(stream.tags_topics)
         for event in events:
             topic = f"{AUDIT_ROOT}/{event.action.replace('.', '/')}".encode()
             builder.add(topic, topic, encode_event(event), _HEADERS, event.time_ms)
         partition = stream.partitions[0]
         if self._nodes is not None and isinstance(partition.refusal, NotLeader):
-            self._send(self._nodes, events, builder.seal(0, 0))
+            self._send(self._nodes, events, builder.seal(0, 0), tries)
             return
         try:
             appended = partition.append_built(builder, stream.tags_topics)
         except OnelogError as error:
-            self._failed(events, error)
+            self._failed(events, error, tries)
             return
         done: asyncio.Future[None] = self._loop.create_future()
         self._unwritten.add(done)
@@ -197,18 +198,18 @@ class AuditTrail:
             if error is None:
                 self._succeeded(len(events))
             else:
-                self._failed(events, error)
+                self._failed(events, error, tries)
 
         partition.when_visible(appended.last_offset, visible)
 
-    def _send(self, nodes: ClusterNodes, events: list[AuditEvent], data: bytes) -> None:
+    def _send(self, nodes: ClusterNodes, events: list[AuditEvent], data: bytes, tries: int) -> None:
         """Have another node write a batch. One whose outcome is not known may be written twice."""
 
         async def send() -> None:
             try:
                 await nodes.append(self._stream, 0, data)
             except OnelogError as error:
-                self._failed(events, error)
+                self._failed(events, error, tries)
             else:
                 self._succeeded(len(events))
 
@@ -222,11 +223,13 @@ class AuditTrail:
         if not self._waiting:
             self._troubles.clear(AUDIT_TROUBLE, AUDIT_STREAM)
 
-    def _failed(self, events: Sequence[AuditEvent], error: OnelogError) -> None:
+    def _failed(self, events: Sequence[AuditEvent], error: OnelogError, tries: int) -> None:
+        """Events were not written, which were sent after so many tries had failed."""
         later = list(self._waiting)
         self._waiting.clear()
         self._keep((*events, *later))
-        self._failures += 1
+        if tries >= self._failures:
+            self._failures += 1
         # Among several nodes, one failure is an election: the next try finds the leader.
         if self._nodes is None or self._failures > 1:
             self._troubles.stand(
