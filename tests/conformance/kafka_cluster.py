@@ -20,7 +20,7 @@ FACTOR = int(os.environ.get("KAFKA_CLUSTER_FACTOR", "3"))
 """Copies of each partition; with fewer than three, some nodes have none."""
 WORST = ("error", "critical")
 """Levels of what no node may log while leaders move."""
-EXPECTED = ("nodes-wanted", "etcd-away")
+EXPECTED = ("nodes-wanted", "etcd-away", "node-registration")
 """Troubles of a cluster's first seconds, and of a machine on which etcd has to wait."""
 
 

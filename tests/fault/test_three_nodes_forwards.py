@@ -7,8 +7,6 @@ AMQP client at the node that has the queues.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +16,8 @@ from tests.support.three_nodes import ThreeNodes
 
 pytestmark = [needs_etcd, pytest.mark.fault_long]
 
-PARTITIONS = 2
+WORKS = EVERYBODY
 FAULT_S = 6.0
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreeNodes]:
-    with ThreeNodes(tmp_path / "nodes", "internal.partitions=4") as nodes:
-        nodes.create("t", PARTITIONS)
-        yield nodes
-
-
-@pytest.fixture
-def load(cluster: ThreeNodes, tmp_path: Path) -> ClusterLoad:
-    return ClusterLoad(cluster, tmp_path, "t", PARTITIONS, EVERYBODY)
 
 
 def prove(load: ClusterLoad) -> None:
@@ -49,7 +35,7 @@ def test_leaders_may_be_killed_while_others_forward_to_them(
     cluster: ThreeNodes, load: ClusterLoad
 ) -> None:
     with load:
-        for partition in range(PARTITIONS):
+        for partition in cluster.rows("t"):
             leader = cluster.leader("t", partition)
             leader.kill()
             load.wait_progress()
@@ -62,7 +48,7 @@ def test_leaders_may_be_cut_off_while_others_forward_to_them(
     cluster: ThreeNodes, load: ClusterLoad
 ) -> None:
     with load:
-        for partition in range(PARTITIONS):
+        for partition in cluster.rows("t"):
             cluster.isolate(cluster.leader("t", partition).number)
             time.sleep(FAULT_S)
             cluster.heal()

@@ -7,8 +7,6 @@ its shard, which is killed, cut off, and stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,20 +17,8 @@ from tests.support.three_nodes import ThreeNodes
 
 pytestmark = [needs_etcd, pytest.mark.fault_long]
 
-PARTITIONS = 2
+WORKS = KEPT
 FAULT_S = 6.0
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreeNodes]:
-    with ThreeNodes(tmp_path / "nodes", "internal.partitions=4") as nodes:
-        nodes.create("t", PARTITIONS)
-        yield nodes
-
-
-@pytest.fixture
-def load(cluster: ThreeNodes, tmp_path: Path) -> ClusterLoad:
-    return ClusterLoad(cluster, tmp_path, "t", PARTITIONS, KEPT)
 
 
 def prove(load: ClusterLoad) -> None:
