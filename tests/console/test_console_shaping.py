@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
+import pika
 from confluent_kafka import Producer
 from playwright.sync_api import expect
 
@@ -66,3 +69,26 @@ def test_an_open_transaction_is_aborted(scene, visit):
     page.locator("dialog button.danger").click()
     expect(page.locator(".toast")).to_contain_text("aborted")
     expect(table.get_by_role("button", name="Abort…")).to_have_count(0)
+
+
+def test_dead_letters_of_a_queue_come_again(scene, visit):
+    where = pika.ConnectionParameters("127.0.0.1", scene.broker.ports["amqp"])
+    connection = pika.BlockingConnection(where)
+    channel = connection.channel()
+    buries = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graves"}
+    channel.queue_declare("graves", durable=True)
+    channel.queue_declare("parcels", durable=True, arguments=buries)
+    channel.basic_publish("", "parcels", b"x")
+    got = next(channel.consume("parcels", inactivity_timeout=DEADLINE_S))[0]
+    channel.basic_reject(got.delivery_tag, requeue=False)
+    connection.close()
+    path = "/amqp/queues?search=graves"
+    (graves,) = scene.until(path, lambda found: found["items"][0]["ready"] == 1)["items"]
+    page = visit(scene).go(f"cursors?name={quote(graves['cursor'], safe='')}")
+    page.get_by_role("button", name="Redrive…").click()
+    page.locator("dialog button.danger").click()
+    expect(page.locator(".toast")).to_contain_text("1 message wait again, 0 are gone")
+    scene.until(path, lambda found: found["items"][0]["ready"] == 0)
+    scene.until("/amqp/queues?search=parcels", lambda found: found["items"][0]["ready"] == 1)
+    for name in ("graves", "parcels"):
+        scene.ask("DELETE", f"/amqp/queues/%2F/{name}")

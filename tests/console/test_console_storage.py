@@ -127,6 +127,16 @@ def test_a_tier_is_turned_off_and_its_history_comes_back(stored, visit):
     )  # fmt: skip
 
 
+def test_a_tier_is_turned_off_and_its_history_in_the_store_deleted(stored, visit):
+    stored.keep("spent", 5, tier="log", local_bytes=0)
+    page = visit(stored).go("storage")
+    row_of(page, "spent").click()
+    act(page, "Delete history…", "Delete")
+    expect(page.locator("body")).to_contain_text("begins with what is on the disk")
+    expect(row_of(page, "spent")).to_contain_text("off")
+    stored.until("/streams/spent/partitions", lambda found: found["items"][0]["start_offset"] == 5)
+
+
 def test_a_viewer_sees_everything_and_changes_nothing(stored, visit):
     stored.ask("POST", "/users", {"name": "ada", "password": "a long password", "role": "admin"})
     page = visit(stored).go("storage")
