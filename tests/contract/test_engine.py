@@ -661,6 +661,17 @@ def test_a_deleted_partition_is_gone_and_may_come_back(engine: Engine):
     assert spans(read_all(log)) == [(0, 0)]
 
 
+def test_a_partition_that_is_set_aside_is_gone_and_may_come_back(engine: Engine):
+    for count in (3, 2):
+        log = engine.open(KEY, SMALL)
+        assert (log.start_offset, log.end_offset) == (0, 0)
+        fill(log, count)
+        log.close()
+        engine.set_aside(KEY)
+        assert engine.partitions() == []
+    engine.set_aside(KEY)
+
+
 def test_engine_close_is_idempotent(make: Callable[[], Engine]):
     engine = make()
     fill(engine.open(KEY, SMALL), 3)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -135,6 +138,38 @@ def test_a_node_whose_old_records_are_damaged_copies_anew(
         assert not log_of(node).samefile(kept)
         load.healed()
     load.prove()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+def test_a_replica_that_is_damaged_while_it_runs_copies_anew_and_keeps_its_files(
+    cluster: ThreeNodes, tmp_path: Path, *, leads: bool
+) -> None:
+    """A reader finds the damage; another node leads before the damaged one copies."""
+    with ClusterLoad(cluster, tmp_path, "t", PARTITIONS) as load:
+        load.wait_progress()
+        node = cluster.leader("t", 0) if leads else follower(cluster)
+        log = log_of(node)
+        with log.open("r+b") as file:  # in place: the process has it mapped
+            file.seek(8)
+            file.write(b"\xff")  # the length of the first batch
+        find_damage(node)
+        cluster.until(lambda: len(kept(log)) == 1, 60, "no damaged file was set aside")
+        cluster.until(lambda: cluster.is_synced("t"), 60, "not all copies are in sync")
+        load.healed()
+    load.prove()
+    assert kept(log)[0].read_bytes()[8] == 0xFF  # noqa: PLR2004 - what the test wrote
+
+
+def find_damage(node: NodeProcess) -> None:
+    """Read a node's own copy from its start on."""
+    place = f"http://127.0.0.1:{node.ports['admin']}/api/v1/messages"
+    with contextlib.suppress(urllib.error.HTTPError):  # it has found it
+        urllib.request.urlopen(f"{place}?filter=t&start=earliest&limit=10", timeout=20).close()
+
+
+def kept(log: Path) -> list[Path]:
+    """The file of a log, as it was set aside."""
+    return list(log.parent.parent.glob(f"{log.parent.name}.*.damaged/{log.name}"))
 
 
 def log_of(node: NodeProcess) -> Path:

@@ -34,6 +34,8 @@ def records_of(data_dir: Path, stream_id: str) -> Iterator[Held]:
     engine = SegmentEngine(root)
     try:
         for path in sorted((root / stream_id).iterdir()):
+            if not path.name.isdecimal():
+                continue  # set aside, because it was damaged
             key = PartitionKey(stream_id, PartitionId(int(path.name)))
             log = engine.open(key, LogSettings(topic_index=False))
             rows: list[tuple[int, str]] = []

@@ -74,8 +74,12 @@ class ReplicaNode:
         )  # fmt: skip
 
     async def _remake(self) -> Partition:
+        is_damaged = self.partition.stopped is not None
         await self.partition.close()
-        self.engine.delete(KEY)
+        if is_damaged:
+            self.engine.set_aside(KEY)
+        else:
+            self.engine.delete(KEY)
         return self._open()
 
     @property

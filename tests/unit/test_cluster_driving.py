@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import NotLeader, OnelogError, Timeout
+from onelog.base.errors import NotLeader, OnelogError, PartitionCorrupt, Timeout
 from onelog.base.ids import Offset
 from onelog.cluster.controller import ClusterView, plan, reassign
 from onelog.cluster.frames import FeedBatches, FeedFrame
@@ -273,6 +273,34 @@ async def test_a_leader_whose_old_batch_is_damaged_has_a_successor_and_copies_an
     await cluster.until(lambda: leader.partition.stopped is None)
     await cluster.agree(20)
     assert len(pairs(leader.partition.log)) == 20
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+async def test_damage_that_a_reader_finds_is_copied_anew_and_the_files_are_kept(
+    cluster: ReplicaCluster, *, leads: bool
+) -> None:
+    """Nobody writes meanwhile: nothing but the reader calls the replica."""
+    await cluster.begin()
+    leader = await cluster.leader()
+    await publish(leader, *[b"%d" % n for n in range(20)])
+    await cluster.agree(20)
+    sick = leader if leads else next(node for node in cluster.up.values() if node is not leader)
+    (log,) = sick.folder.rglob("*.log")
+    with log.open("r+b") as file:
+        file.seek(8)
+        file.write(b"\xff")  # the length of the first batch
+    broken = log.read_bytes()
+    with pytest.raises(PartitionCorrupt):
+        sick.partition.read(Offset(0), 1 << 20)
+    await cluster.until(lambda: sick.driver.replica.row.leader != sick.number)
+    await cluster.control()
+    await cluster.until(lambda: sick.partition.stopped is None)
+    heir = await cluster.leader()
+    assert heir is not sick
+    await cluster.agree(20)
+    assert len(pairs(sick.partition.log)) == 20
+    (kept,) = sick.folder.glob("*/*.damaged")
+    assert (kept / log.name).read_bytes() == broken
 
 
 @pytest.mark.parametrize("is_linked", [False, True], ids=["by the loop", "over real links"])

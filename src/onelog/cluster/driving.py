@@ -23,6 +23,7 @@ from onelog.base.errors import (
     InvalidRequest,
     OnelogError,
     PartitionCorrupt,
+    StorageError,
     StorageFull,
     Unavailable,
 )
@@ -185,12 +186,22 @@ class ReplicaDriver:
         """Whether the partition takes records here, as far as `on_role` was told."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._follow()
+        self._take(port.partition)
 
     @property
     def partition(self) -> Partition:
         """The partition as it is now: a copy that begins anew is another one."""
         return self.port.partition
+
+    def _take(self, partition: Partition) -> None:
+        self.port.partition = partition
+        partition.replica.on_stop = self._stopped
+        self._follow()
+
+    def _stopped(self) -> None:
+        """Somebody found damage, perhaps a reader: a leader without traffic has no other turn."""
+        if isinstance(self.partition.stopped, StorageError):
+            self.wake()
 
     # -- passes
 
@@ -359,13 +370,13 @@ class ReplicaDriver:
 
     async def _begin_anew(self, start: int) -> None:
         try:
-            self.port.partition = await self._remake()
+            fresh = await self._remake()
         except OnelogError as error:
             self.partition.troubles.note("replica", self.partition.place, error)
             self._loop.call_later(REOPEN_S, self._carry_out, CopyAnew(start))
             return
         self.port.floor = start
-        self._follow()
+        self._take(fresh)
         self.replica.cut(self._loop.time())
 
     # -- feeds
@@ -421,7 +432,6 @@ class ReplicaDriver:
         """This log cannot be copied: somebody else leads, and this replica copies anew."""
         self.partition.troubles.note("replica", self.partition.place, error)
         self.partition.stop(error)
-        self.wake()
 
     # -- rows
 

@@ -22,6 +22,7 @@ from onelog.base.errors import (
     NotFound,
     NotLeader,
     OnelogError,
+    PartitionStopped,
     StreamNotFound,
     Unavailable,
 )
@@ -48,6 +49,8 @@ from onelog.observe.troubles import Troubles
 from onelog.storage.engine import PartitionKey
 
 REPLICA: Final = "replica"
+DAMAGED: Final = "replica-damaged"
+"""Incidents: a replica was damaged, and is copied anew; its files are set aside."""
 """Incidents: a replica could not be opened or given up here; it is tried again."""
 RETRY_S: Final = 1.0
 LEAD_S: Final = 5.0
@@ -101,6 +104,8 @@ class ReplicaHost:
         """Whether what is led here may be shown (`Tenure`)."""
         self.on_role: Callable[[], None] = lambda: None
         """Called when this node begins or ceases to lead a partition."""
+        self.damages = 0
+        """Damaged replicas that were dropped, to be copied anew."""
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
 
@@ -345,7 +350,12 @@ class ReplicaHost:
 
     async def _remake(self, stream: Stream, key: PartitionKey) -> Partition:
         assert self.catalog is not None
-        return await self.catalog.remake(stream, key.partition)
+        old = stream.local[key.partition]
+        fresh = await self.catalog.remake(stream, key.partition)
+        if isinstance(old.stopped, PartitionStopped):
+            self.damages += 1
+            self._troubles.note(DAMAGED, old.place, old.stopped)
+        return fresh
 
     def _drive(self, stream: Stream, partition: Partition, key: PartitionKey) -> None:
         port = PartitionPort(partition, lambda: stream.config.cleanup.compacts)

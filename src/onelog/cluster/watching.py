@@ -212,5 +212,10 @@ class ReplicaWatch:
                 "Leaderships that began with what this node had, perhaps with a loss.",
                 self.recoveries,
             ),
+            (
+                "damages",
+                "Replicas here that were damaged, and whose files were set aside for a new copy.",
+                self._host.damages,
+            ),
         ):
             yield Sample(f"onelog_cluster_{name}_total", about, "counter", value)

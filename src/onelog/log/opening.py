@@ -165,13 +165,21 @@ class Opener:
         )
 
     async def remake(self, record: StreamRecord, old: Partition) -> Partition:
-        """An empty partition in place of a stopped one, whose data is dropped."""
+        """An empty partition in place of a stopped one, whose data is dropped.
+
+        What a damaged one has is set aside, for somebody who looks for the cause.
+        """
         key, number = PartitionKey(record.id, old.id), old.id
+        is_damaged = isinstance(old.stopped, PartitionStopped)
 
         def work() -> Partition:
             old.close_deleted()
+            engine = self.engine(record.config)
             with self._shared.hold.leaving():
-                self.engine(record.config).delete(key)
+                if is_damaged:
+                    engine.set_aside(key)
+                else:
+                    engine.delete(key)
             return self._open(record, number)
 
         await self._begun.forget_one(key)

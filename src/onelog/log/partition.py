@@ -433,6 +433,7 @@ class Partition(LocalReads):
         if self.stopped is None:
             self.stopped = self.refusal = error
             self.visible.stop(error)
+            self.replica.on_stop()
 
     def adopt_cut(self, producers: Producers, epochs: EpochHistory) -> None:
         """The log was cut: take the state that its batches give now. For `replica`."""

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import (
@@ -42,13 +43,15 @@ KEEP_S: Final = 1.0
 class Replica:
     """One partition among its replicas, for the code that moves batches between nodes."""
 
-    __slots__ = ("_keeping", "_partition", "lost_in", "role")
+    __slots__ = ("_keeping", "_partition", "lost_in", "on_stop", "role")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.role = Role.LEADER
         self.lost_in = 0
         """The last epoch that may have begun with a loss of what readers had seen; 0: none did."""
+        self.on_stop: Callable[[], None] = _nothing
+        """Called when the partition stops, whoever found the damage."""
         self._keeping = False
 
     def become(
@@ -215,3 +218,7 @@ def cut_log(
     producers, epochs = replay_state(log, now_ms, high_watermark)
     epochs.truncate(log.end_offset)
     return producers, epochs
+
+
+def _nothing() -> None:
+    return None

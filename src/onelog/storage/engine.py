@@ -370,6 +370,12 @@ class Engine(Protocol):
         """Delete a closed partition and everything kept for it. No error if it does not exist."""
         ...
 
+    def set_aside(self, key: PartitionKey) -> None:
+        """Take a closed partition away because it is damaged. An engine whose partitions have files
+        of their own keeps them, bounded and where nothing opens them again. No error if it does
+        not exist."""
+        ...
+
     def partitions(self) -> list[PartitionKey]:
         """Every partition that exists on disk."""
         ...

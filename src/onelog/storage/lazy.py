@@ -44,6 +44,11 @@ class LazyEngine:
         if self._engine is not None or self._has_data():
             self._opened().delete(key)
 
+    def set_aside(self, key: PartitionKey) -> None:
+        """Take a damaged partition away. No error if it does not exist."""
+        if self._engine is not None or self._has_data():
+            self._opened().set_aside(key)
+
     def partitions(self) -> list[PartitionKey]:
         """Every partition that exists on disk."""
         if self._engine is None and not self._has_data():

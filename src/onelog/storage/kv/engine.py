@@ -79,6 +79,10 @@ class KvEngine:
         self._db.sync()
         self._db.compact(start, stop)
 
+    def set_aside(self, key: PartitionKey) -> None:
+        """Delete a closed partition: what it has lies in one database with all others."""
+        self.delete(key)
+
     def partitions(self) -> list[PartitionKey]:
         """Every partition that exists on disk."""
         with self._lock:

@@ -41,6 +41,10 @@ class MemoryEngine:
             if key in self._open:
                 raise Conflict(f"partition {key.stream_id}/{key.partition} is open: close it first")
 
+    def set_aside(self, key: PartitionKey) -> None:
+        """See `delete`: nothing is left of a closed partition."""
+        self.delete(key)
+
     def partitions(self) -> list[PartitionKey]:
         """The open partitions: closing one loses its data."""
         with self._lock:

@@ -165,6 +165,10 @@ class ObjectEngine:
             self.core.chain.note(HighNote(*content.name, content.high))
         self.core.wait()
 
+    def set_aside(self, key: PartitionKey) -> None:
+        """Delete a closed partition: its objects are shared with others."""
+        self.delete(key)
+
     def partitions(self) -> list[PartitionKey]:
         """Every partition that was written to, or is open."""
         with self.core.chain.lock:

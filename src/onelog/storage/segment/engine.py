@@ -1,18 +1,17 @@
 """The segment engine: a root directory with one directory per stream and partition.
 
 Layout: `<root>/<stream id>/<partition>/`. Rules: the `clean-shutdown` marker exists only while no
-engine is open on the root and the last one closed every partition. A deleted partition's
-directory gets the name `<partition>.deleted` first, so that a crash never leaves half of one.
+engine is open on the root and the last one closed every partition. How the files of a partition
+leave, `leaving.py` says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +37,7 @@ from onelog.storage.files import (
 )
 from onelog.storage.segment.checkpoint import empty_checkpoint, write_first
 from onelog.storage.segment.files import sync_path
+from onelog.storage.segment.leaving import DELETED, delete, remove_oldest_aside, set_aside
 from onelog.storage.segment.pages import PageBudget
 from onelog.storage.segment.partition import SegmentLog
 from onelog.storage.segment.segment import EngineShared
@@ -45,21 +45,9 @@ from onelog.storage.segment.segment import EngineShared
 MARKER: Final = "clean-shutdown"
 _PROBE: Final = "room.tmp"
 _PROBE_BYTES: Final = 1024 * 1024
-_DELETED: Final = ".deleted"
-_BEGUN: Final = ".begun" + _DELETED
+_BEGUN: Final = ".begun" + DELETED
 """A partition that is being made: if that is not finished, the next start deletes it."""
 _STREAM_ID: Final = re.compile(r"[A-Za-z0-9~_-][A-Za-z0-9~._-]{0,254}")
-
-
-def _delete(path: Path) -> None:
-    doomed = path.with_name(path.name + _DELETED)
-    if doomed.exists():
-        shutil.rmtree(doomed)
-    path.rename(doomed)
-    sync_directory(path.parent)
-    shutil.rmtree(doomed)
-    with contextlib.suppress(OSError):  # other partitions still exist
-        path.parent.rmdir()
 
 
 class SegmentEngine:
@@ -90,7 +78,7 @@ class SegmentEngine:
         if self.was_clean:
             remove(marker)
             sync_directory(self._root)
-        for path in self._root.glob(f"*/*{_DELETED}"):
+        for path in self._root.glob(f"*/*{DELETED}"):
             shutil.rmtree(path)
 
     def _path(self, key: PartitionKey) -> Path:
@@ -158,6 +146,14 @@ class SegmentEngine:
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition and everything kept for it. No error if it does not exist."""
+        self._leave(key, delete)
+
+    def set_aside(self, key: PartitionKey) -> None:
+        """Take a closed partition away, and keep its files as `.damaged`. No error if it does not
+        exist."""
+        self._leave(key, lambda path: set_aside(path, self._shared.clock.now_ms()))
+
+    def _leave(self, key: PartitionKey, leave: Callable[[Path], None]) -> None:
         path = self._path(key)
         with self._lock:
             held = self._open.get(key)
@@ -165,10 +161,9 @@ class SegmentEngine:
                 raise Conflict(f"partition {key.stream_id}/{key.partition} is open: close it first")
             self._open.pop(key, None)
         try:
-            if path.is_dir():
-                _delete(path)
+            leave(path)
         except OSError as error:
-            raise StorageError(f"cannot delete {path}: {error}") from error
+            raise StorageError(f"cannot take {path} away: {error}") from error
 
     def partitions(self) -> list[PartitionKey]:
         """Every partition that exists on disk."""
@@ -183,7 +178,26 @@ class SegmentEngine:
         return sorted(found)
 
     def check_room(self) -> None:
-        """Raise StorageFull when the disk has no room for what one append may reserve."""
+        """Raise StorageFull when the disk has no room for what one append may reserve.
+
+        Damaged files that were set aside make room first.
+        """
+        while True:
+            try:
+                self._probe()
+            except StorageFull:
+                if not self._give_aside():
+                    raise
+            else:
+                return
+
+    def _give_aside(self) -> bool:
+        try:
+            return remove_oldest_aside(self._root)
+        except OSError:
+            return False  # what cannot be removed makes no room
+
+    def _probe(self) -> None:
         path = str(self._root / _PROBE)
         try:
             faults.hit("segment.allocate")

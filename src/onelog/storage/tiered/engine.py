@@ -125,8 +125,15 @@ class TieredEngine:
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition; its objects go later. No error if it does not exist."""
+        self._leave(key, self._inner.delete)
+
+    def set_aside(self, key: PartitionKey) -> None:
+        """As `delete`, but the files that lie here are kept as damaged ones."""
+        self._leave(key, self._inner.set_aside)
+
+    def _leave(self, key: PartitionKey, leave: Callable[[PartitionKey], None]) -> None:
         self.deleted.note(key, self._copies(key), self._deletions, self._clock.now_ms())
-        self._inner.delete(key)
+        leave(key)
         with self._lock:
             self._tiers.pop(key, None)
 

@@ -1,0 +1,91 @@
+"""How do the files of a partition leave: deleted, or set aside as damaged?"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onelog.base import faults
+from onelog.base.clock import ManualClock
+from onelog.base.errors import StorageFull
+from onelog.storage.engine import LogSettings, PartitionKey
+from onelog.storage.segment import SegmentEngine
+from onelog.storage.segment.leaving import ASIDE_MAX
+from tests.logs import KEY
+
+OTHER = PartitionKey(KEY.stream_id, 7)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, clock: ManualClock) -> Iterator[SegmentEngine]:
+    yield SegmentEngine(tmp_path, clock)
+    faults.disarm()
+
+
+def lose(engine: SegmentEngine, key: PartitionKey = KEY) -> None:
+    engine.open(key, LogSettings()).close()
+    engine.set_aside(key)
+
+
+def kept(root: Path) -> list[str]:
+    return sorted(path.name for path in root.glob("*/*.damaged"))
+
+
+def test_the_newest_damaged_files_of_a_partition_are_kept(
+    engine: SegmentEngine, tmp_path: Path, clock: ManualClock
+) -> None:
+    lose(engine, OTHER)
+    others = kept(tmp_path)
+    for _ in range(ASIDE_MAX + 2):
+        lose(engine)  # at one moment: each has a name of its own
+    begun = clock.now_ms()
+    assert kept(tmp_path) == sorted([*others, f"0.{begun + 2}.damaged", f"0.{begun + 3}.damaged"])
+
+
+def test_damaged_files_go_with_their_partition(engine: SegmentEngine, tmp_path: Path) -> None:
+    lose(engine)
+    engine.delete(KEY)
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_nothing_opens_damaged_files_after_a_restart(engine: SegmentEngine, tmp_path: Path) -> None:
+    lose(engine)
+    engine.close()
+    again = SegmentEngine(tmp_path, ManualClock())
+    assert again.partitions() == []
+    assert len(kept(tmp_path)) == 1
+
+
+def test_damaged_files_make_room_when_the_disk_is_full(
+    engine: SegmentEngine, tmp_path: Path, clock: ManualClock
+) -> None:
+    lose(engine)
+    clock.advance(1000)
+    lose(engine, OTHER)
+    (newer,) = (name for name in kept(tmp_path) if name.startswith("7."))
+    faults.arm("segment.allocate", full_times(1))
+    engine.check_room()
+    assert kept(tmp_path) == [newer]
+    faults.arm("segment.allocate", full_times(5))
+    with pytest.raises(StorageFull):
+        engine.check_room()
+    assert kept(tmp_path) == []
+
+
+def full_times(count: int) -> Callable[[], None]:
+    """A disk that has no room so many times."""
+    left = [errno.ENOSPC] * count
+
+    def act() -> None:
+        if left:
+            faults.fail_with(left.pop())()
+
+    return act
