@@ -36,7 +36,7 @@ from tests.batches import read_all
 from tests.logs import KEY, put, row
 
 WAIT_S = 10.0
-LAG_S = 0.2
+LAG_S = 1.0
 
 
 class ReplicaNode:

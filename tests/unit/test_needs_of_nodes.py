@@ -30,6 +30,19 @@ class Shards:
         return self.count
 
 
+class Seen:
+    """Who owned the shards at one moment, as this node had heard."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._owners = cluster, dict(cluster.owners)
+
+    def owners(self) -> list[int]:
+        return list(self._owners.values())
+
+    async def holds(self) -> bool:
+        return self._owners == self._cluster.owners | self._cluster.elected
+
+
 class Cluster:
     """Three nodes; this one asks, and the test says what the others answer."""
 
@@ -49,7 +62,9 @@ class Cluster:
         broker = SimpleNamespace(
             streams=self, shards=self.shards, lowest_needs=lambda: dict(self.needs)
         )
-        self.pins = NodePins(broker, self, self._call, lambda: self.time)
+        self.elected: dict[int, int] = {}
+        """Owners of which this node has not heard."""
+        self.pins = NodePins(broker, self, self._call, lambda: self.time, lambda: Seen(self))
 
     def nodes(self) -> list[NodePlace]:
         return [NodePlace(number, 1, "", False, {}) for number in sorted(self.there)]
@@ -138,6 +153,18 @@ async def test_an_old_owner_that_still_names_a_shard_does_not_speak_for_it(
     cluster.owners[0] = NEW
     await cluster.pins.ask()
     assert not cluster.is_known()
+
+
+async def test_an_old_owner_does_not_speak_while_nobody_has_heard_of_the_next_one() -> None:
+    """C9, C11: neither it nor this node knows yet; the rows say so."""
+    cluster = Cluster()
+    cluster.elected = {0: NEW}
+    await cluster.pins.ask()
+    assert not cluster.is_known()
+    cluster.owners |= cluster.elected
+    cluster.says = {OLD: NeedsOfNode((1,), ()), NEW: NeedsOfNode((0,), ((*KEY, 7),))}
+    await cluster.pins.ask()
+    assert cluster.pins.lowest() == {KEY: 7}
 
 
 async def test_an_owner_that_no_longer_names_a_shard_makes_its_needs_unknown(

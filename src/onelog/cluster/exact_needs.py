@@ -119,6 +119,21 @@ class SeenTerms:
         return True
 
 
+class ShardTerms(SeenTerms):
+    """Who led the shards, and some partitions, when somebody was asked."""
+
+    def __init__(
+        self, rows: RowStore, known: KnownCluster, keys: Iterable[PartitionKey] = ()
+    ) -> None:
+        """Raises Unavailable when one of them has no leader now."""
+        self._homes = [keys[0] for keys in known.shards()]
+        super().__init__(rows, known, [*keys, *self._homes])
+
+    def owners(self) -> list[int]:
+        """The node of each shard."""
+        return [self.term(home)[0] for home in self._homes]
+
+
 class ClusterNeeds(NeededOffsets):
     """The needs of all nodes together."""
 
@@ -167,10 +182,9 @@ class ExactNeeds:
         """What cursors of all nodes need of a partition that ends at `high_watermark` for readers
         now. Raises OnelogError when one of them does not say so."""
         owners = self._owners()
-        homes = [keys[0] for keys in self._known.shards()]
-        standing = SeenTerms(self._rows, self._known, [key, *homes])
-        for shard, home in enumerate(homes):
-            if standing.term(home)[0] not in owners or shard not in owners[standing.term(home)[0]]:
+        standing = ShardTerms(self._rows, self._known, [key])
+        for shard, node in enumerate(standing.owners()):
+            if shard not in owners.get(node, ()):
                 raise Unavailable(f"shard {shard} is moving")
         words: dict[int, ClaimsWord] = {}
 
