@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import amqp, amqp_load, kafka, kafka_load, mqtt
+from bench.listeners import closed_but
 from bench.report import ROOT, Row, data_dir, median, report, row, say
-from onelog.config.listeners import Listeners
 
 BAR = 0.97
 ROUNDS = 12
@@ -51,12 +51,10 @@ def broker(
 ) -> Iterator[tuple[int, int]]:
     """A broker of a tree that serves one protocol; its port and pid."""
     port = mqtt.free_port()
-    # The base may know fewer listeners, and more are on by default there: each is named.
-    others = [name for name in Listeners.__struct_fields__ if name not in (protocol, "admin")]
     values = [
         f"listeners.{protocol}.port={port}",
         f"listeners.admin.port={mqtt.free_port()}",
-        *(f"listeners.{name}.enabled=false" for name in others),
+        *closed_but(protocol),
         f'defaults.stream.durability="{durability}"',
         'limits.page_cache_bytes="256MiB"',
         *settings,
@@ -153,7 +151,8 @@ def main(arguments: list[str]) -> int:
     kafka_load.build()
     base = chosen.base_tree or tree_of(chosen.base)
     settings = chosen.base_set, chosen.set
-    report("against", measure(base.resolve(), chosen.words, chosen.rounds, settings))
+    rows = measure(base.resolve(), chosen.words, chosen.rounds, settings)
+    report("against", rows, *chosen.words)
     return 0
 
 

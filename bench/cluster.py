@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
         for part in ("drain", "kills"):
             if part in parts:
                 found.add(part, partial(losses, folder, part, extent, peer))
-    report("cluster", found.rows)
+    report("cluster", found.rows, *chosen.parts)
     if found.failed:
         say(f"these parts failed: {', '.join(found.failed)}")
     return 1 if found.failed else 0

@@ -3,7 +3,9 @@
 Rules: each point is the broker's CPU for a message at full speed, and the median time on its way
 when the load is paced: the least of some rounds, as other work only ever adds to it. A broker
 serves one curve, from few to many. The peer does the same, as far as that takes some seconds only.
-Words choose curves: `make bench-growth ARGS="topics partitions"`; `--alone` leaves the peers out.
+A side begins no further point after `SIDE_S`. Each curve is reported when it is measured, in a file
+of its own, so that what fails later takes nothing away. Parts choose curves: `make bench-growth
+ARGS="topics partitions"`; `--alone` leaves the peers out.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import argparse
 import contextlib
 import itertools
 import json
-import re
 import subprocess
 import sys
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +35,9 @@ FULL_SPEED = ("-t", "0.6", "-w", "0.3")
 PACED = ("-t", "0.6", "-w", "0.3", "-r", "1000")
 DELIVERIES_S = 20_000
 """A paced load to many subscribers has so many deliveries a second at most."""
-RUN_S = 120
+RUN_S = 60
+SIDE_S = 45.0
+"""Six curves of two sides are less than ten minutes, also on a slow machine."""
 _names = itertools.count()
 
 
@@ -201,58 +206,95 @@ CURVES: dict[str, Growing] = {
 }
 
 
-def points(broker: Broker, kind: str, most: int) -> dict[int, Point]:
-    """One side of a curve."""
-    found = {}
-    for count in COUNTS:
-        if count <= most:
+PARTS = dict(
+    zip(
+        ("topics", "strangers", "subscribers", "queues", "partitions", "batches"),
+        CURVES,
+        strict=True,
+    )
+)
+"""The names of the curves on the command line."""
+
+
+class Side(NamedTuple):
+    """The points of one broker, and whether it failed before the last."""
+
+    points: dict[int, Point]
+    failed: bool = False
+
+
+def side(broker: Broker, kind: str, most: int) -> Side:
+    """One side of a curve: what was measured before a failure stays."""
+    found: dict[int, Point] = {}
+    ends = time.monotonic() + SIDE_S
+    for count in (one for one in COUNTS if one <= most):
+        if time.monotonic() > ends:
+            say(f"{broker.name}, {kind}: no time is left for {count:,} and more")
+            break
+        try:
             found[count] = point = CURVES[kind].measure(broker, count)
-            say(f"{broker.name}, {kind}, {count:,}: {point.cpu_us:.2f} us, p50 {point.p50_us:.0f}")
-    return found
+        except (Exception, SystemExit):  # noqa: BLE001 - the points before it are kept
+            traceback.print_exc()
+            return Side(found, failed=True)
+        say(f"{broker.name}, {kind}, {count:,}: {point.cpu_us:.2f} us, p50 {point.p50_us:.0f}")
+    return Side(found)
 
 
-def curve(kind: str, most: int, *, alone: bool) -> list[Row]:
-    """Both sides, one after the other: nothing runs beside a curve."""
+def rows_of(kind: str, mine: Side, theirs: Side, name: str) -> list[Row]:
+    """The rows of a curve: each point of ours, beside the peer's where there is one."""
     growing = CURVES[kind]
-    with against.broker(ROOT, growing.protocol, growing.durability) as (port, pid):
-        mine = points(Broker("onelog", port, str(pid)), kind, most)
-    theirs: dict[int, Point] = {}
-    name = ""
-    if not alone:
-        with data_dir("growth") as folder, growing.peer(folder) as peer:
-            if peer is not None:
-                name = peer.name
-                theirs = points(peer, kind, min(most, growing.peer_most))
     rows = []
-    for count, point in mine.items():
+    for count, point in mine.points.items():
         for what, value, other in zip(
-            (growing.unit, growing.waits), point, theirs.get(count, (None, None)), strict=True
-        ):
+            (growing.unit, growing.waits), point, theirs.points.get(count, (None, None)),
+            strict=True,
+        ):  # fmt: skip
             said = None if other is None else (f"{name}, {what}", other)
             rows.append(row(f"{kind}, {count:,}: {what}", value, what, peer=said))
     return rows
 
 
+def curve(kind: str, most: int, *, alone: bool) -> tuple[list[Row], bool]:
+    """Both sides, one after the other, as nothing runs beside a curve; and whether one failed."""
+    growing = CURVES[kind]
+    with against.broker(ROOT, growing.protocol, growing.durability) as (port, pid):
+        mine = side(Broker("onelog", port, str(pid)), kind, most)
+    theirs, name = Side({}), ""
+    if not alone:
+        with data_dir("growth") as folder, growing.peer(folder) as peer:
+            if peer is not None:
+                name = peer.name
+                theirs = side(peer, kind, min(most, growing.peer_most))
+    return rows_of(kind, mine, theirs, name), mine.failed or theirs.failed
+
+
 def main(arguments: list[str]) -> int:
-    """Measure every curve, or those whose names have one of the words."""
+    """Measure every curve, or some of them; the exit code."""
     parser = argparse.ArgumentParser(prog="bench.growth", description=__doc__)
-    parser.add_argument("words", nargs="*", help="only curves whose name has one of these")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(PARTS)}")
     parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--most", type=int, default=COUNTS[-1], help="no point beyond this count")
     chosen = parser.parse_args(arguments)
-    kinds = [one for one in CURVES if not chosen.words or any(w in one for w in chosen.words)]
-    if not kinds:
-        parser.error(f"no curve has {chosen.words}; there are {', '.join(CURVES)}")
+    if unknown := set(chosen.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
     mqtt.build_load()
     amqp_load.build()
     kafka_load.build()
-    rows = []
-    for kind in kinds:
-        rows += curve(kind, chosen.most, alone=chosen.alone)
-    whole = len(kinds) == len(CURVES)
-    part = re.sub(r"\W+", "-", " ".join(chosen.words))
-    report("growth" if whole else f"growth-{part}", rows)
-    return 0
+    begun, failed = time.monotonic(), []
+    for part in chosen.parts or PARTS:
+        try:
+            rows, is_broken = curve(PARTS[part], chosen.most, alone=chosen.alone)
+        except (Exception, SystemExit):  # noqa: BLE001 - the other curves are measured
+            traceback.print_exc()
+            rows, is_broken = [], True
+        if is_broken:
+            failed.append(part)
+        if rows:
+            report("growth", rows, part)
+    say(f"took {time.monotonic() - begun:.0f} s")
+    if failed:
+        say(f"these curves failed: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def main(arguments: list[str]) -> int:
                     rows += memory(ours, peer)
         if "onelog" in sides and not words:
             rows += kafka_scale.run(folder)
-    report("kafka", rows)
+    report("kafka", rows, *words)
     return 0
 
 

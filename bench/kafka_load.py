@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.kafka_peer import KafkaPeer, available, free_ports
+from bench.listeners import closed_but
 from bench.mqtt import process_of
 from bench.report import ROOT, say
-from onelog.config.listeners import Listeners
 
 RDLOAD = ROOT / "build" / "kafka_rdload"
 RAWLOAD = ROOT / "build" / "kafkaload"
@@ -34,7 +34,6 @@ LACKS_PEER = (
     "Apache Kafka is not here: run 'apt-get install maven' as root and 'make bench-kafka' again "
     "for the ratios"
 )
-OTHERS = [name for name in Listeners.__struct_fields__ if name not in ("kafka", "admin")]
 _numbers = itertools.count()
 
 
@@ -94,7 +93,7 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[Target]:
     values = (
         f"listeners.kafka.port={port}",
         f"listeners.admin.port={admin}",
-        *(f"listeners.{name}.enabled=false" for name in OTHERS),
+        *closed_but("kafka"),
         f'defaults.stream.durability="{durability}"',
         *settings,
     )

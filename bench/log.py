@@ -34,7 +34,7 @@ def main() -> int:
     for name in asked:
         say(f"-- {name}")
         rows += PARTS[name]()
-    report("log" if len(asked) == len(PARTS) else f"log-{'-'.join(asked)}", rows)
+    report("log", rows, *sys.argv[1:])
     say(f"took {time.monotonic() - start:.0f} s")
     return 0
 

@@ -91,7 +91,7 @@ def main() -> int:
         mqtt.onelog(folder / "os", "os") as ours,
     ):
         rows = run(ours, peer)
-    report("mqtt-connects", rows)
+    report("mqtt", rows, "connects")
     return 0
 
 

@@ -36,4 +36,4 @@ def measure(words: tuple[str, ...] = ()) -> list[Row]:
 
 
 if __name__ == "__main__":
-    report("operate-access", measure(tuple(sys.argv[1:])))
+    report("operate", measure(tuple(sys.argv[1:])), "access")

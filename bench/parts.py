@@ -33,7 +33,7 @@ def run_parts(name: str, about: str | None, parts: Mapping[str, str], arguments:
         except (Exception, SystemExit):  # noqa: BLE001 - the other parts are measured
             traceback.print_exc()
             failed.append(part)
-    report(name, rows)
+    report(name, rows, *chosen)
     if failed:
         print(f"these parts failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,6 +1,7 @@
 """The rows of a benchmark: printed as a table, written to `build/bench/NAME.json`.
 
-Beside them, `NAME.origin.json` says where and when they were measured.
+Beside them, `NAME.origin.json` says where and when they were measured. Some cases alone are in
+`NAME-CASES.json`.
 
 Rules: `holds` is computed here, from the value and the bar, and nowhere else. A missed bar is shown
 and does not fail the run: a busy machine is not a broken one.
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import sys
@@ -104,12 +106,17 @@ def data_dir(name: str) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def report(name: str, rows: list[Row]) -> None:
-    """Print the table, write the JSON, name the bars that do not hold."""
+def report(name: str, rows: list[Row], *parts: str) -> None:
+    """Print the table, write the JSON, name the bars that do not hold.
+
+    A run of some cases only says which by `parts`: it has a file of its own, `NAME-PART.json`, so
+    that several such runs lie beside each other until the page takes them in.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    file = re.sub(r"\W+", "-", "-".join((name, *parts))).strip("-")
+    path = RESULTS / f"{file}.json"
     path.write_text(json.dumps(rows, indent=1) + "\n")
-    origin.write(RESULTS / f"{name}.origin.json", origin.measured_now(DATA))
+    origin.write(RESULTS / f"{file}.origin.json", origin.measured_now(DATA))
     console = Console(width=None if sys.stdout.isatty() else 140)
     title = f"{name}: Python {platform.python_version()}, {os.cpu_count()} cores"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)

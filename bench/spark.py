@@ -48,16 +48,16 @@ def session(folder: Path) -> SparkSession:
 
 def main(arguments: list[str]) -> int:
     """Measure the parts that were asked for, or all."""
-    chosen = [name for name in PARTS if name in arguments] or list(PARTS)
+    asked = [name for name in PARTS if name in arguments]
     rows: list[Row] = []
     with data_dir("spark") as folder:
         spark = session(folder)
         try:
-            for name in chosen:
+            for name in asked or PARTS:
                 rows += PARTS[name](spark, folder)
         finally:
             spark.stop()
-    report("spark", rows)
+    report("spark", rows, *asked)
     return 0
 
 

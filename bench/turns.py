@@ -61,5 +61,5 @@ def run_cases(
             was.append(cost(base, given))
             now.append(cost(ROOT, given))
         rows += judge(case, was, now)
-    report(name, rows)
+    report(name, rows, *chosen.words)
     return 0

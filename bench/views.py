@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
     with data_dir("views") as folder:
         for name in asked.parts or PARTS:
             rows += PARTS[name](folder, asked.quick)
-    report("views", rows)
+    report("views", rows, *asked.parts)
     return 0
 
 
