@@ -67,3 +67,14 @@ def test_a_side_begins_no_point_when_its_time_is_over(monkeypatch):
     monkeypatch.setattr(growth, "SIDE_S", -1.0)
     found = growth.side(Broker("onelog", 1, "2"), KIND, 10)
     assert found == growth.Side({})
+
+
+def test_a_round_in_which_nothing_came_is_not_the_cheapest(monkeypatch):
+    costs = iter([0.0, 3.0, 2.0])
+
+    def run(_program, _broker, *_options):
+        return {"broker_us_per_recv": next(costs, 1.0), "p50_us": 5.0}
+
+    monkeypatch.setattr(growth, "run", run)
+    broker = Broker("onelog", 1, "2")
+    assert growth.of_load(growth.mqtt.LOAD, broker, (), ()).cpu_us == 2.0
