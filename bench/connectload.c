@@ -2,7 +2,7 @@
  *   one after the other:   connectload -p 1883 -c BROKER_PID -n 4000 -k 1
  *   50 at once:            connectload -k 50
  *   kept sessions:         connectload -k 50 -s    (version 5, clean start 0, expiry 3600 s)
- *   sessions come back:    connectload -k 50 -s -N NAME twice
+ *   sessions come back:    connectload -k 50 -s -N NAME twice    (with -e: sessions that never expire)
  *   with wills:            connectload -w
  * A connection is TCP, CONNECT and its CONNACK; all stay open to the end, then all send DISCONNECT.
  * One JSON line on stdout: connections per second, the broker's CPU for each, answers by what they were. */
@@ -23,7 +23,7 @@
 typedef struct { int fd, stage, got; unsigned char in[256]; } conn;
 enum { CONNECTING, ASKED, ACCEPTED };
 
-static int port = 1883, count = 4000, at_once = 1, pid, kept, with_will, leave = 1;
+static int port = 1883, count = 4000, at_once = 1, pid, kept, for_ever, with_will, leave = 1;
 static char name[64];
 static conn *conns;
 static int ep, begun, done, present;
@@ -43,7 +43,7 @@ static int packet_of(int index, unsigned char *out) {
     int version = kept ? 5 : 4;
     memcpy(body, "\0\4MQTT", 6); at = 6;
     body[at++] = version; body[at++] = (kept ? 0 : 2) | (with_will ? 4 : 0); body[at++] = 0; body[at++] = 60;
-    if (kept) { memcpy(body + at, "\5\x11\0\0\x0e\x10", 6); at += 6; }
+    if (kept) { memcpy(body + at, for_ever ? "\5\x11\xff\xff\xff\xff" : "\5\x11\0\0\x0e\x10", 6); at += 6; }
     body[at++] = n >> 8; body[at++] = n; memcpy(body + at, id, n); at += n;
     if (with_will) {
         if (kept) body[at++] = 0;
@@ -86,11 +86,11 @@ static void ready(int index) {
 
 int main(int argc, char **argv) {
     int opt; snprintf(name, sizeof name, "c%d", getpid());
-    while ((opt = getopt(argc, argv, "p:n:k:c:N:swl")) != -1) switch (opt) {
+    while ((opt = getopt(argc, argv, "p:n:k:c:N:sewl")) != -1) switch (opt) {
         case 'p': port = atoi(optarg); break; case 'n': count = atoi(optarg); break; case 'k': at_once = atoi(optarg); break;
         case 'c': pid = atoi(optarg); break; case 'N': snprintf(name, sizeof name, "%s", optarg); break;
-        case 's': kept = 1; break; case 'w': with_will = 1; break; case 'l': leave = 0; break;
-        default: fprintf(stderr, "connectload [-p port] [-n count] [-k at once] [-c pid] [-N name] [-s kept] [-w will] [-l leave without DISCONNECT]\n"); return 2;
+        case 's': kept = 1; break; case 'e': for_ever = 1; break; case 'w': with_will = 1; break; case 'l': leave = 0; break;
+        default: fprintf(stderr, "connectload [-p port] [-n count] [-k at once] [-c pid] [-N name] [-s kept] [-e never expires] [-w will] [-l leave without DISCONNECT]\n"); return 2;
     }
     conns = calloc(count, sizeof *conns); ep = epoll_create1(0);
     double before = cpu_s(); uint64_t start = now_ns();

@@ -27,6 +27,10 @@ CASES: dict[str, tuple[tuple[str, ...], float | None]] = {
     "connects with kept sessions, one after the other": (("-k", "1", "-s"), None),
     "connects with kept sessions, 50 at once": (("-k", "50", "-s"), 5000),
     "sessions that come back, 50 at once": (("-k", "50", "-s", "-N", "back"), 5000),
+    "sessions that never expire come back, 50 at once": (
+        ("-k", "50", "-s", "-e", "-N", "ever"),
+        5000,
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from onelog.base.errors import CorruptBatch
+from onelog.kernel import HEADER_BYTES
 from tests.contract.test_kernel_mqtt import Q1, Hub, sent
 
 
@@ -92,4 +93,32 @@ def test_a_damaged_batch_delivers_nothing(kernel):
     data[-4] ^= 0xFF
     with pytest.raises(CorruptBatch):
         places(hub, data[:-1], 0, 1)
+    assert sent(output) == b""
+
+
+@pytest.mark.parametrize("kept", [None, [True, True, False, True, True, False, True]])
+def test_every_choice_of_places_brings_the_records_that_are_there(kernel, kept):
+    """Of a batch with gaps and of one without; places outside of it, too."""
+    hub = Hub(kernel)
+    output = hub.subscriber(b"a")
+    data = hub.batch(*[(b"a", b"%d" % n * (1 + n * 30)) for n in range(7)], base=20)
+    if kept is not None:
+        data = kernel.keep_records(data, 0, kept)
+    for choice in range(1 << 9):
+        offsets = [19 + n for n in range(9) if choice >> n & 1]
+        there = [n - 20 for n in offsets if 20 <= n < 27 and (kept is None or kept[n - 20])]
+        places(hub, data, *offsets)
+        whole = [kernel.encode_publish(4, b"a", b"%d" % n * (1 + n * 30), 0) for n in there]
+        assert sent(output) == b"".join(whole)
+
+
+@pytest.mark.parametrize("damaged, byte", [(1, 0), (2, 0), (2, 3), (2, 4)])
+def test_of_a_damaged_record_nothing_goes_out_and_nothing_before_it(kernel, damaged, byte):
+    """Its length, its place, the length of its key; also the length of one that is passed over."""
+    hub = Hub(kernel)
+    output = hub.subscriber(b"a")
+    data = bytearray(hub.batch(*[(b"a", b"0123456789")] * 4))
+    data[HEADER_BYTES + damaged * ((len(data) - HEADER_BYTES) // 4) + byte] ^= 0x40
+    with pytest.raises(CorruptBatch):
+        places(hub, data, 0, 2)
     assert sent(output) == b""
