@@ -52,7 +52,7 @@ class ReplicaNode:
     async def start(self) -> None:
         """Open what is on the disk, register, and take a role."""
         self.epoch = await self.cluster.store.put(f"nodes/{self.number}", b"{}")
-        self.port = PartitionPort(self._open())
+        self.port = PartitionPort(self._open(), lambda: self.cluster.compacts)
         replica = ClusterReplica(
             KEY, self.number, self.port, self.numbers, node_epoch=self.epoch, lag_s=LAG_S
         )
@@ -146,6 +146,7 @@ class ReplicaCluster:
         self.clock = clock
         self.shared = Shared(syncer, clock, Troubles(clock))
         self.level = Durability.FSYNC
+        self.compacts = False
         self.is_linked = False
         """Whether frames go over real links."""
         self.up: dict[int, ReplicaNode] = {}

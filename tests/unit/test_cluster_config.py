@@ -27,6 +27,24 @@ def test_the_default_is_one_process_without_etcd() -> None:
     assert not config.cluster.etcd.spawn
 
 
+@pytest.mark.parametrize("mode", [(), (ON, ENDPOINT)], ids=["single", "etcd"])
+@pytest.mark.parametrize(
+    ("roles", "missing"),
+    [
+        ('["engine"]', "broker"),
+        ('["broker"]', "engine"),
+        ('["meta", "engine"]', "broker"),
+        ('["meta", "broker"]', "engine"),
+    ],
+)
+def test_a_node_that_keeps_data_without_serving_it_or_the_reverse_is_refused_with_a_cure(
+    roles: str, missing: str, mode: tuple[str, ...]
+) -> None:
+    said = problems(*mode, f"node.roles={roles}")
+    assert f"node.roles lacks {missing}" in said
+    assert "Write engine and broker, or ['meta']" in said
+
+
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [

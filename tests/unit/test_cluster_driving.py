@@ -17,6 +17,8 @@ from onelog.cluster.frames import FeedBatches, FeedFrame
 from onelog.cluster.membership import RowOutcome
 from onelog.cluster.row_store import MetadataRows
 from onelog.cluster.rows import NodeFacts, PartitionChange, ReplicaSet
+from onelog.log.compaction import compact, scope_of
+from onelog.log.config import Compaction
 from onelog.log.partition import Durability
 from onelog.log.progress import Role
 from onelog.log.syncer import Syncer
@@ -24,6 +26,8 @@ from onelog.metadata.local import LocalStore
 from tests.batches import read_all
 from tests.logs import KEY, pairs, put, row
 from tests.support.replicas import LAG_S, WAIT_S, ReplicaCluster, ReplicaNode, publish
+
+TOMBSTONE_MS = 1000
 
 
 @pytest.fixture
@@ -205,6 +209,35 @@ async def test_a_copy_that_is_older_than_the_leaders_start_begins_anew(
     await cluster.agree(5)
     assert [value for _key, value in pairs(back.partition.log)] == [b"e"]
     await cluster.until(lambda: back.partition.start_offset == 4)
+
+
+async def test_a_replica_that_was_away_longer_than_tombstones_stay_brings_no_deleted_key_back(
+    cluster: ReplicaCluster,
+) -> None:
+    cluster.compacts = True
+    await cluster.begin()
+    leader = await cluster.leader()
+    put(leader.partition, row(b"gone", b"1"), row(b"kept", b"1"))
+    await cluster.agree(2)
+    away = cluster.up[3]
+    await away.kill()
+    await cluster.control()
+    put(leader.partition, row(b"gone", None))
+    await cluster.until(lambda: leader.partition.high_watermark == 3)
+    leader.partition.log.roll()
+    for later_ms in (0, TOMBSTONE_MS):
+        compact(
+            leader.partition.log, scope_of(leader.partition),
+            now_ms=cluster.clock.now_ms() + later_ms, config=Compaction(tombstone_ms=TOMBSTONE_MS),
+            segment_bytes=1 << 20, pace=lambda: None,
+        )  # fmt: skip
+    await publish(leader, b"next")
+    assert pairs(leader.partition.log) == [(b"kept", b"1"), (b"k", b"next")]
+    back = ReplicaNode(cluster, 3)
+    await back.start()
+    await cluster.control()
+    await cluster.until(lambda: back.partition.high_watermark == 4)
+    assert pairs(back.partition.log) == pairs(leader.partition.log)
 
 
 async def test_the_start_of_the_leader_becomes_that_of_the_others(cluster: ReplicaCluster) -> None:

@@ -209,7 +209,9 @@ def cluster_problems(
         yield Problem(
             "node.roles",
             f"node.roles lacks {' and '.join(missing)}: a node that keeps data without serving it,"
-            " or serves without keeping any, is not possible yet",
+            " or serves without keeping any, is not possible yet. Write engine and broker, or"
+            " ['meta'] for a node that only runs a member of etcd; leave node.roles out for the"
+            " default",
         )
     keys = cluster.etcd
     if cluster.mode == "single":
