@@ -38,13 +38,15 @@ class Cli:
     def chosen(self, via: str) -> list[str]:
         return ["--via", via, "--port", str(self.ports[via])] if via else []
 
-    def start(self, *arguments: str, via: str = "", **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, via: str = "", out: Any = subprocess.PIPE, **options: Any
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "onelog", *arguments, *self.chosen(via)],
             cwd=self.folder,
             env=environment(),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=subprocess.PIPE,
             **options,
         )

@@ -10,6 +10,7 @@ from onelog.kafka_client.client import Client
 from onelog.kafka_client.codes import NoTransactions, refusal
 from onelog.kafka_client.cold import ColdPart
 from onelog.kafka_client.committed import committed
+from onelog.kafka_client.leaders import Leaders
 from onelog.kafka_client.messages import (
     EARLIEST,
     LATEST,
@@ -31,6 +32,7 @@ __all__ = [
     "Client",
     "ColdPart",
     "Fetched",
+    "Leaders",
     "Named",
     "NoTransactions",
     "Part",

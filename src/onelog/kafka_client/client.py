@@ -25,6 +25,7 @@ from onelog.kafka_client.cold import ColdPage, ColdPart, cold_request, read_cold
 from onelog.kafka_client.link import Link, open_link
 from onelog.kafka_client.messages import (
     Fetched,
+    Metadata,
     Named,
     Part,
     Produced,
@@ -159,11 +160,21 @@ class Client:
         timeout_s: float | None = None,
     ) -> list[Topic]:
         """What the broker says of topics; of all that it lists when none are named."""
+        return self.metadata(names, create=create, timeout_s=timeout_s).topics
+
+    def metadata(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        create: bool = False,
+        timeout_s: float | None = None,
+    ) -> Metadata:
+        """The same, with the nodes."""
         body = messages.metadata_request(names, create=create)
 
-        def read(reader: Reader) -> list[Topic]:
+        def read(reader: Reader) -> Metadata:
             found = messages.read_metadata(reader)
-            for row in found:
+            for row in found.topics:
                 if codes.meaning(row.code).passes:
                     raise codes.refusal(row.code, f"topic {row.name}")
             return found

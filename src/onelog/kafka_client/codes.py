@@ -31,6 +31,7 @@ NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC: Final = 3
 POLICY_VIOLATION: Final = 44
+DUPLICATE_SEQUENCE: Final = 46
 CONCURRENT_TRANSACTIONS: Final = 51
 
 
@@ -49,6 +50,11 @@ class StorageAway(StorageError):
     retriable = True
 
 
+class Moved(Unavailable):
+    """The node that was asked does not lead the partition, or cannot be reached: another one may
+    do it. A batch that it took before it was deposed may stay."""
+
+
 class Code(NamedTuple):
     """What an error code means."""
 
@@ -63,8 +69,8 @@ CODES: Final[dict[int, Code]] = {
     1: Code(OffsetOutOfRange, "there is no such offset"),
     2: Code(CorruptBatch, "a damaged batch"),
     3: Code(TopicNotFound, "there is no such topic or partition"),
-    5: Code(Unavailable, "the partition is not ready", passes=True),
-    6: Code(Unavailable, "another broker leads the partition", passes=True),
+    5: Code(Moved, "the partition is not ready", passes=True),
+    6: Code(Moved, "another broker leads the partition", passes=True),
     7: Code(Timeout, "the broker took too long", passes=True),
     10: Code(MessageTooLarge, "a batch is larger than the topic takes (max.message.bytes)"),
     14: Code(Unavailable, "the coordinator is loading", passes=True),

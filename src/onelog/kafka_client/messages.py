@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from onelog.base.errors import ProtocolViolation
 from onelog.kafka_client import codes
+from onelog.kafka_client.access import Address
 from onelog.kafka_client.wire import Reader, array, blob, number, text
 
 EARLIEST: Final = -2
@@ -57,8 +58,21 @@ class Topic(NamedTuple):
 
     name: str
     code: int
-    partitions: tuple[int, ...]
+    leaders: dict[int, int]
+    """Per partition, in order, the node that leads it; -1: none at the moment."""
     internal: bool
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(self.leaders)
+
+
+class Metadata(NamedTuple):
+    """What the broker says of itself, of other nodes, and of topics."""
+
+    nodes: dict[int, Address]
+    topics: list[Topic]
 
 
 def metadata_request(names: Iterable[str] | None, *, create: bool) -> bytes:
@@ -67,26 +81,31 @@ def metadata_request(names: Iterable[str] | None, *, create: bool) -> bytes:
     return asked + number("?", create)
 
 
-def read_metadata(reader: Reader) -> list[Topic]:
-    """The topics that were asked for."""
+def read_metadata(reader: Reader) -> Metadata:
+    """The nodes, and the topics that were asked for."""
     reader.number("i")
-    reader.rows(lambda: (reader.number("i"), reader.string(), reader.number("i"), reader.string()))
+
+    def node() -> tuple[int, Address]:
+        number, host, port = reader.number("i"), reader.name(), reader.number("i")
+        reader.string()
+        return number, (host, port)
+
+    nodes = dict(reader.rows(node))
     reader.string()
     reader.number("i")
 
-    def partition() -> int:
+    def partition() -> tuple[int, int]:
         reader.number("h")
-        index = reader.number("i")
-        reader.number("i")
+        index, leader = reader.number("i"), reader.number("i")
         for _ in range(2):
             reader.rows(lambda: reader.number("i"))
-        return index
+        return index, leader
 
     def topic() -> Topic:
         code, name, internal = reader.number("h"), reader.name(), reader.number("?")
-        return Topic(name, code, tuple(sorted(reader.rows(partition))), bool(internal))
+        return Topic(name, code, dict(sorted(reader.rows(partition))), bool(internal))
 
-    return reader.rows(topic)
+    return Metadata(nodes, reader.rows(topic))
 
 
 # -- offsets

@@ -1,7 +1,8 @@
 """The ends of a Kafka load: a topic of one pair each, a batch for each burst, no compression.
 
 Rules: the broker keeps a batch as it came, so the time stands at the same place in it, and the
-number of records is in its head. A consumer asks for more as soon as it has an answer.
+number of records is in its head. A consumer asks for more as soon as it has an answer. Both stay
+with the leader that they begin with.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
+from functools import partial
 from typing import Final
 
-from onelog.base.errors import TopicNotFound, Unavailable
+from onelog.base.errors import TopicNotFound
 from onelog.base.names import to_dotted
 from onelog.cli.bench.load import STAMP_BYTES, Times
-from onelog.cli.failures import NotReachable
-from onelog.cli.talk.kafka import access_of
+from onelog.cli.talk.kafka import open_leaders
 from onelog.cli.talk.link import BrokerAddress
-from onelog.kafka_client import LATEST, Client, Part, fetch_request, refusal
+from onelog.kafka_client import LATEST, Part, fetch_request, refusal
 from onelog.kafka_client.messages import only
 from onelog.record.batch import build_batch
 
@@ -41,26 +42,18 @@ def batch_of(count: int, size: int, mark: bytes) -> bytes:
     return build_batch([(None, None, value, (), now_ms)] * count)
 
 
-def _connected(address: BrokerAddress) -> Client:
-    client = Client(access_of(address))
-    try:
-        client.connect()
-    except Unavailable as error:
-        raise NotReachable(str(error)) from error
-    return client
-
-
 class KafkaWriter:
     """A producer."""
 
     def __init__(self, address: BrokerAddress, topic: str, size: int) -> None:
-        self._client = _connected(address)
+        self._leaders = open_leaders(address)
         name = to_dotted(topic)
-        rows = self._client.topics([name], create=True, timeout_s=MAKING_S)
+        rows = self._leaders.topics([name], create=True, timeout_s=MAKING_S)
         if not rows or rows[0].code or not rows[0].partitions:
-            self._client.close()
+            self._leaders.close()
             raise TopicNotFound(f"{name} could not be made")
         self.part: Part = (name, rows[0].partitions[-1])
+        self._client = self._leaders.follow(name, partial(self._leaders.client, self.part))
         self._size = size
         self._open = 0
         self.burst_max = max(1, BATCH_BYTES // size)
@@ -94,14 +87,16 @@ class KafkaWriter:
 
     def close(self) -> None:
         """Hang up."""
-        self._client.close()
+        self._leaders.close()
 
 
 class KafkaReader:
     """A consumer without a group, from the end on."""
 
     def __init__(self, address: BrokerAddress, part: Part, size: int) -> None:
-        self._client = _connected(address)
+        self._leaders = open_leaders(address)
+        self._leaders.topics([part[0]])
+        self._client = self._leaders.follow(part[0], partial(self._leaders.client, part))
         self._part = part
         self._offset = self._client.offsets({part: LATEST})[part]
         self._at = batch_of(1, size, _MARK).index(_MARK)
@@ -156,4 +151,4 @@ class KafkaReader:
 
     def close(self) -> None:
         """Hang up."""
-        self._client.close()
+        self._leaders.close()

@@ -3,20 +3,24 @@
 Rules: the topic is written as everywhere, `a/b`, and so is a filter; its Kafka name is made of it
 (docs/reference/names.md). Fields of a message are the reserved headers they are stored as. A
 reader sees committed records only. A broker that does not answer is an error at once, because a
-person waits.
+person waits. Among several nodes the leader of a partition is asked, also where it has moved to;
+what is written there is numbered, so that it can be sent again.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
-from typing import Any, Final
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from onelog.base.errors import (
     CorruptBatch,
     NotAuthorized,
     OffsetOutOfRange,
+    OnelogError,
+    OutOfOrderSequence,
     TopicNotFound,
     Unavailable,
 )
@@ -31,12 +35,20 @@ from onelog.kafka_client import (
     Access,
     Client,
     Fetched,
+    Leaders,
     Part,
+    Produced,
+    Producer,
     committed,
     fetch_request,
     refusal,
 )
-from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC
+from onelog.kafka_client.codes import (
+    DUPLICATE_SEQUENCE,
+    NONE,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC,
+)
 from onelog.kafka_client.messages import only
 from onelog.kernel import Slices, scan_valid
 from onelog.record.batch import build_batch, decode
@@ -50,6 +62,10 @@ from onelog.record.headers import (
 )
 
 WINDOW: Final = 64
+NUMBERED_WINDOW: Final = 5
+"""A broker knows so many of a producer's last batches again."""
+NUMBERS: Final = 1 << 31
+NO_NUMBER: Final = (-1, -1, -1)
 FETCH_WAIT_MS: Final = 1_000
 FETCH_BYTES: Final = 1 << 20
 CLIENT_ID: Final = "onelog-cli"
@@ -57,19 +73,29 @@ _MAKING_S: Final = 10.0
 _BY_HEADER: Final = {row.header: row for row in FIELD_NAMES.values()}
 
 
+class _Sent(NamedTuple):
+    """A produce that is not answered."""
+
+    client: Client | None
+    """Who answers; None: nobody."""
+    part: Part
+    batch: bytes
+    topic: str
+    """As the user wrote it."""
+
+
 class KafkaTalker:
     """A client of Kafka; `partition` is where it writes."""
 
     def __init__(self, address: BrokerAddress, partition: int | None = None) -> None:
-        self._client = Client(access_of(address))
+        self._leaders = open_leaders(address)
         self._partition = partition
-        self._open: deque[tuple[Part, str]] = deque()
-        """Produces that are not answered, oldest first, and their topics as the user wrote them."""
+        self._open: deque[_Sent] = deque()
+        """The oldest first."""
         self._partitions: dict[str, list[int]] = {}
-        try:
-            self._client.connect()
-        except Unavailable as error:
-            raise NotReachable(str(error)) from error
+        self._producer: Producer | None = None
+        self._numbers: Counter[Part] = Counter()
+        """The number of the next batch, for a producer that numbers them."""
 
     def _find(self, topic: str, *, create: bool) -> tuple[str, list[int]]:
         """The Kafka name of a topic or filter, and its partitions."""
@@ -77,7 +103,7 @@ class KafkaTalker:
         known = self._partitions.get(name)
         if known is None:
             self.flush()
-            rows = self._client.topics([name], create=create, timeout_s=_MAKING_S)
+            rows = self._leaders.topics([name], create=create, timeout_s=_MAKING_S)
             if not rows or rows[0].code or not rows[0].partitions:
                 code = rows[0].code if rows else UNKNOWN_TOPIC
                 error = refusal(code, f"{topic} ({name} in Kafka)")
@@ -92,13 +118,46 @@ class KafkaTalker:
     def publish(self, message: Message) -> None:
         """Send a message."""
         name, partitions = self._find(message.topic, create=True)
-        while len(self._open) >= WINDOW:
+        while len(self._open) >= (WINDOW if self._leaders.is_alone else NUMBERED_WINDOW):
             self._read_answer()
         now_ms = message.timestamp_ms or time.time_ns() // 1_000_000
         row = (None, message.key, message.payload, _to_headers(message), now_ms)
         part = (name, self._choose(partitions, message.key))
-        self._client.post({part: build_batch([row])})
-        self._open.append((part, message.topic))
+        batch = build_batch([row], producer=self._number(part))
+        client = self._post(part, batch)
+        self._open.append(_Sent(client, part, batch, message.topic))
+        if client is None:
+            self.flush()
+
+    def _number(self, part: Part) -> tuple[int, int, int]:
+        """Who writes the next batch of a partition, and which one it is; a node on its own needs
+        no numbers, because nothing is sent there again."""
+        if self._leaders.is_alone:
+            return NO_NUMBER
+        if self._producer is None:
+            self._producer = self._leaders.init_producer(part[0])
+        number = self._numbers[part]
+        self._numbers[part] = (number + 1) % NUMBERS
+        return *self._producer, number
+
+    def _post(self, part: Part, batch: bytes) -> Client | None:
+        """Send a batch; None: it has to be sent again, after those before it."""
+        client = None
+        try:
+            client = self._leaders.client(part)
+            client.post({part: batch})
+        except OnelogError as error:
+            self._lose(client, error)
+            return None
+        return client
+
+    def _lose(self, client: Client | None, error: OnelogError) -> None:
+        """Nothing that was sent to a node is answered any more. Raises what no other may mend."""
+        if not error.retriable or self._leaders.is_alone:
+            raise error
+        self._open = deque(
+            row._replace(client=None) if row.client is client else row for row in self._open
+        )
 
     def _choose(self, partitions: list[int], key: bytes | None) -> int:
         if self._partition is not None:
@@ -107,10 +166,42 @@ class KafkaTalker:
         return partitions[-1] if key is None else partitions[murmur2(key) % len(partitions)]
 
     def _read_answer(self) -> None:
-        part, topic = self._open.popleft()
-        row = only(self._client.posted(), part)
-        if row.code:
-            raise refusal(row.code, f"the message to {topic} was refused", row.said)
+        """Of the oldest produce. If it has to be sent again, so have those behind it, in order."""
+        sent = self._open.popleft()
+        if self._is_done(sent, ()):
+            return
+        again = [sent]
+        while self._open:
+            later = self._open.popleft()
+            if not self._is_done(later, again):
+                again.append(later)
+        for one in again:
+            self._leaders.follow(one.part[0], partial(self._send_again, one))
+
+    def _is_done(self, sent: _Sent, again: Sequence[_Sent]) -> bool:
+        """Whether a produce was answered; if not, it may be sent again. Raises a refusal."""
+        if sent.client is None:
+            return False
+        try:
+            row = only(sent.client.posted(), sent.part)
+        except OnelogError as error:
+            self._lose(sent.client, error)
+            return False
+        try:
+            _check(row, sent)
+        except OutOfOrderSequence:
+            if sent.part not in [one.part for one in again]:
+                raise
+            return False  # one before it is missing
+        except OnelogError as error:
+            if not error.retriable or self._leaders.is_alone:
+                raise
+            return False
+        return True
+
+    def _send_again(self, sent: _Sent) -> None:
+        client = self._leaders.client(sent.part)
+        _check(only(client.produce({sent.part: sent.batch}), sent.part), sent)
 
     def flush(self) -> None:
         """Return when every produce is answered."""
@@ -132,14 +223,16 @@ class KafkaTalker:
             left_s = patience.left_s(FETCH_WAIT_MS / 1000)
             if not positions or left_s <= 0:
                 return
-            request = fetch_request(
-                positions,
+            asks = partial(
+                fetch_request,
                 bytes_max=FETCH_BYTES,
                 part_bytes_max=FETCH_BYTES,
                 wait_ms=int(left_s * 1000),
             )
-            for answer in self._client.fetch(request, left_s):
+            for answer in self._leaders.fetch(positions, asks, left_s):
                 part = (answer.topic, answer.partition)
+                if part not in positions:
+                    continue  # another leader of it told the rest
                 for offset, slices, index in _records(wanted.filter, answer, positions):
                     if offset < ends.get(part, offset + 1):
                         patience.refresh()
@@ -155,14 +248,29 @@ class KafkaTalker:
         return {part: last[part] if at < 0 else at for part, at in found.items()}
 
     def _offsets(self, parts: list[Part], timestamp_ms: int) -> dict[Part, int]:
-        return self._client.offsets(dict.fromkeys(parts, timestamp_ms))
+        return self._leaders.offsets(dict.fromkeys(parts, timestamp_ms))
 
     def settle(self) -> None:
         """Does nothing: no group keeps a position."""
 
     def close(self) -> None:
         """Hang up."""
-        self._client.close()
+        self._leaders.close()
+
+
+def open_leaders(address: BrokerAddress) -> Leaders:
+    """Connect. Raises NotReachable."""
+    leaders = Leaders(access_of(address))
+    try:
+        leaders.connect()
+    except Unavailable as error:
+        raise NotReachable(str(error)) from error
+    return leaders
+
+
+def _check(row: Produced, sent: _Sent) -> None:
+    if row.code not in (NONE, DUPLICATE_SEQUENCE):
+        raise refusal(row.code, f"the message to {sent.topic} was refused", row.said)
 
 
 def access_of(address: BrokerAddress) -> Access:
