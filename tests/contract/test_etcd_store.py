@@ -194,6 +194,30 @@ async def test_a_member_that_stands_still_breaks_its_watches_and_they_go_on_afte
 
 
 @needs_etcd
+async def test_a_member_that_is_only_a_learner_yet_is_passed_over(
+    one: EtcdCluster, troubles: Troubles
+) -> None:
+    """What it refuses was surely not done: another member is asked, and nothing is unknown."""
+    learner = await asyncio.to_thread(one.add_learner)
+    async with opened((learner.url, one.members[0].url), troubles) as store:
+        watch = await store.watch("w/")
+        for number in range(3):
+            for member in store.members.all:  # as if it had not been asked lately
+                member.rests_until = 0.0
+            store.members._first = 0
+            await store.put(f"w/{number}", b"v")
+            assert await store.get(f"w/{number}") is not None
+        seen: list[str] = []
+        async with asyncio.timeout(WAIT_S):
+            async for changes in watch:
+                seen += (change.entry.key for change in changes)
+                if len(seen) == 3:
+                    break
+        assert seen == ["w/0", "w/1", "w/2"]
+        assert not troubles.standing()
+
+
+@needs_etcd
 async def test_killed_and_started_again_everything_goes_on(
     one: EtcdCluster, troubles: Troubles
 ) -> None:

@@ -151,6 +151,19 @@ class EtcdCluster:
                     member.start(self.initial)  # some client's end took the port while it was away
                 time.sleep(0.05)
 
+    def add_learner(self) -> EtcdMember:
+        """One more member, which takes no part in decisions and answers almost nothing."""
+        client, peer = free_ports(2)
+        first = self.members[0]
+        learner = EtcdMember("learner", first.folder, client, peer)
+        urls = [f"http://127.0.0.1:{peer}"]
+        first.ask("/v3/cluster/member/add", {"peerURLs": urls, "isLearner": True})
+        self.members.append(learner)
+        learner.extra = ["--initial-cluster-state", "existing"]
+        learner.start(self.initial)
+        self.wait()
+        return learner
+
     def leader(self) -> EtcdMember:
         return next(row for row in self.members if row.process is not None and row.is_leader())
 

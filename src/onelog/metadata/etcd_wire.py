@@ -244,7 +244,9 @@ class Code(IntEnum):
 NO_LEADER: Final = "etcdserver: no leader"
 NO_LOGIN: Final = "etcdserver: user name is empty"
 """etcd has logins, and this node showed none."""
-_CHANGED_NOTHING: Final = frozenset({NO_LEADER, "etcdserver: not capable"})
+LEARNER: Final = "etcdserver: rpc not supported for learner"
+"""A member that still copies, and takes no part yet."""
+_CHANGED_NOTHING: Final = frozenset({NO_LEADER, LEARNER, "etcdserver: not capable"})
 """Refusals of the code "unavailable" that come before anything is done."""
 _LIMITS: Final = ("too large", "larger than max", "too many operations")
 
