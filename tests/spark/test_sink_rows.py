@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
@@ -39,7 +40,7 @@ from onelog.base.errors import (
 from onelog.base.names import to_dotted
 from onelog.cli.talk.kafka import murmur2 as murmur2_of_one
 from onelog.kafka_client import Client
-from onelog.spark.sink.columns import Layout, header_rows, layout_of
+from onelog.spark.sink.columns import Layout, Rows, header_rows, layout_of
 from onelog.spark.sink.linking import Batch, Member, link
 from onelog.spark.sink.options import SinkOptions, sink_options
 from onelog.spark.sink.spreading import murmur2, spread
@@ -133,6 +134,26 @@ def test_the_hash_of_a_column_is_that_of_each_key():
     found = (murmur2(column) & 0x7FFF_FFFF).tolist()
     assert found == [murmur2_of_one(key) for key in (*keys, b"")]
     assert murmur2(pa.array([], pa.binary())).tolist() == []
+    assert murmur2(column.slice(3, 0)).tolist() == []
+
+
+def test_the_size_of_a_row_counts_its_own_bytes_and_none_of_a_null():
+    ends = pa.py_buffer(np.array([0, 2, 5, 9, 9], np.int32).tobytes())
+    valid = pa.py_buffer(bytes([0b1011]))  # the third is null although it has four bytes
+    column = pa.Array.from_buffers(pa.binary(), 4, [valid, ends, pa.py_buffer(b"aabbbcccc")])
+    told = Rows(column.slice(1), column.slice(1), None).sizes()
+    plain = Rows(pa.array([b""], pa.binary()), None, None).sizes()[0]
+    assert (told - plain).tolist() == [6, 0, 0]
+    assert Rows(pa.array([], pa.binary()), None, None).sizes().tolist() == []
+
+
+def test_headers_count_whatever_type_arrow_has_for_them():
+    pairs = [[{"key": "a", "value": b"12"}], None, [{"key": "bc", "value": None}] * 2]
+    large = pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    values = pa.array([b""] * 3, pa.binary())
+    told = [Rows(values, None, pa.array(pairs, kind)).sizes().tolist() for kind in (HEADERS, large)]
+    assert told[0] == told[1]
+    assert [size - told[0][1] for size in told[0]] == [13, 0, 24]
 
 
 def test_keys_go_where_librdkafka_puts_them(broker: KafkaOnelog):

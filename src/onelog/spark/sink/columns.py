@@ -126,6 +126,8 @@ class Rows(NamedTuple):
 _ROW_BYTES: Final = 24
 """The most that a record has beside key, value and headers."""
 _HEADER_BYTES: Final = 10
+_NO_ENDS: Final = bytes(4)
+"""The ends of a column without rows, which may have no buffer."""
 
 
 def rows_of(batch: pa.RecordBatch, layout: Layout) -> Rows:
@@ -152,13 +154,20 @@ def _buffers(column: Any) -> tuple[Any, Any, Any]:
 
 
 def _lengths(column: Any) -> Any:
-    return pa.compute.fill_null(pa.compute.binary_length(column), 0).to_numpy().astype(np.int64)
+    """How many bytes each value has; 0 for a null, whatever its ends say."""
+    first, count = column.offset, len(column)
+    ends = np.frombuffer(column.buffers()[1] or _NO_ENDS, np.int32)[first : first + count + 1]
+    lengths = np.diff(ends).astype(np.int64)
+    if column.null_count:
+        lengths[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    return lengths
 
 
 def _header_bytes(headers: Any) -> Any:
     counts = _counts(headers)
     flat = headers.flatten()
-    each = _lengths(_as_bytes(flat.field("key"))) + _lengths(flat.field("value")) + _HEADER_BYTES
+    names, values = (_as_bytes(flat.field(name)) for name in ("key", "value"))
+    each = _lengths(names) + _lengths(values) + _HEADER_BYTES
     ends = np.concatenate(([0], np.cumsum(each)))
     last = np.cumsum(counts)
     return ends[last] - ends[last - counts]

@@ -18,6 +18,10 @@ _SEED: Final = np.uint32(0x9747B28C)
 _MIX: Final = np.uint32(0x5BD1E995)
 _POSITIVE: Final = np.uint32(0x7FFF_FFFF)
 _WORD_BYTES: Final = 4
+_TAILS: Final = np.array([0, 0xFF, 0xFFFF, 0xFF_FFFF], np.uint32)
+"""What of a word belongs to a key that has so many bytes left."""
+_NO_ENDS: Final = bytes(8)
+"""The ends of a column without rows, which may have no buffer."""
 
 
 def spread(keys: Any, wanted: Any, partitions: int, turn: int, topic: str) -> Any:
@@ -58,29 +62,30 @@ def murmur2(keys: Any) -> np.ndarray[Any, np.dtype[np.uint32]]:
     keys = keys.fill_null(b"") if keys.null_count else keys
     keys = keys.cast(pa.large_binary())
     _validity, bounds, data = keys.buffers()
-    ends = np.frombuffer(bounds, np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    starts, sizes = ends[:-1], np.diff(ends)
+    ends = np.frombuffer(bounds or _NO_ENDS, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    starts, sizes = ends[:-1] - ends[0], np.diff(ends)
+    word_at = _words(data, int(ends[0]), int(ends[-1]))
     state = _SEED ^ sizes.astype(np.uint32)
     words = sizes // _WORD_BYTES
+    shared = int(words.min()) if len(words) else 0  # so many words every key has
     for at in range(int(words.max(initial=0))):
-        row = np.flatnonzero(words > at)
-        word = _word(text, starts[row] + at * _WORD_BYTES, _WORD_BYTES) * _MIX
+        row: Any = slice(None) if at < shared else np.flatnonzero(words > at)
+        word = word_at[starts[row] + at * _WORD_BYTES] * _MIX
         word ^= word >> np.uint32(24)
         state[row] = (state[row] * _MIX) ^ (word * _MIX)
-    for left in range(1, _WORD_BYTES):
-        row = np.flatnonzero(sizes % _WORD_BYTES == left)
-        tail = _word(text, starts[row] + words[row] * _WORD_BYTES, left)
-        state[row] = (state[row] ^ tail) * _MIX
+    left = sizes % _WORD_BYTES
+    row = np.flatnonzero(left)
+    tail = word_at[starts[row] + words[row] * _WORD_BYTES] & _TAILS[left[row]]
+    state[row] = (state[row] ^ tail) * _MIX
     state ^= state >> np.uint32(13)
     state *= _MIX
     state ^= state >> np.uint32(15)
     return state
 
 
-def _word(text: Any, places: Any, size: int) -> Any:
-    """So many bytes at each place as a number, the first one least."""
-    word = np.zeros(len(places), np.uint32)
-    for at in range(size):
-        word |= text[places + at].astype(np.uint32) << np.uint32(8 * at)
-    return word
+def _words(data: Any, first: int, end: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """The word that begins at each byte, its least byte first; zeros follow the last byte."""
+    text = np.zeros(end - first + _WORD_BYTES, np.uint8)
+    if data is not None:
+        text[: end - first] = np.frombuffer(data, np.uint8)[first:end]
+    return np.ndarray(len(text) - _WORD_BYTES + 1, "<u4", text, strides=(1,))
