@@ -4,12 +4,15 @@ What one test breaks does not stay broken for the next.
 
 Rules: a file stays whole, because its tests share brokers. Files that share what is slow to start
 stay together, and they begin first, so that nobody waits for them at the end. A busy machine is
-slow, and that is no finding of a property test.
+slow, and that is no finding of a property test. The collector of cycles leaves out what collecting
+the tests made: it would walk through all of it again and again, for as long as the tests themselves
+take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,6 +56,17 @@ class Shares(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Shares:
     config.option.loadscopereorder = False  # else the share with most tests begins
     return Shares(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ class Others:
 
     That is time of the processor: other programs on the machine and other threads of this one do
     not count. The garbage of the tests before does not count either: as in `onelog serve`, what
-    was there before is not looked through.
+    was there before is not looked through. It stays so afterwards (`tests/conftest.py`).
     """
 
     def __init__(self) -> None:
@@ -31,6 +31,7 @@ class Others:
         self.longest_s = 0.0
 
     async def __aenter__(self) -> Others:
+        gc.unfreeze()  # what the last one kept may go
         gc.collect()
         gc.freeze()
         self._since = time.thread_time()
@@ -41,7 +42,6 @@ class Others:
     async def __aexit__(self, *_error: object) -> None:
         await asyncio.sleep(0)
         self._task.cancel()
-        gc.unfreeze()
 
     async def _count(self) -> None:
         while True:
