@@ -29,7 +29,8 @@ from onelog.broker.node_calls import NodeCalls, NoOtherNodes
 from onelog.broker.nodes import ClusterNodes
 from onelog.broker.objects import NO_PRICES, CacheSettings, Objects
 from onelog.broker.publish import Publisher
-from onelog.broker.sessions import SessionRecord, Sessions
+from onelog.broker.session_rows import SessionRecord
+from onelog.broker.sessions import Sessions
 from onelog.broker.shards import Shards
 from onelog.broker.spans import Spans
 from onelog.broker.views import NamedViews
