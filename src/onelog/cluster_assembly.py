@@ -214,6 +214,7 @@ class ClusterNode:
                 min_insync=config.cluster.min_insync,
                 lag_s=config.cluster.lag_ms / 1000,
                 owner=self._row.owner,
+                cache_bytes=config.cluster.cache_bytes,
             ),
             inner=self._inner,
             advertised=config.listeners.inner.advertised,

@@ -143,13 +143,17 @@ class Nodes:
                     return False
         return True
 
-    def leader_of(self, stream: str, partition: int) -> OneNode:
-        """The node that leads a partition."""
+    def homes(self, stream: str, partition: int) -> tuple[int, tuple[int, ...]]:
+        """Who leads a partition, and where it lies."""
         any_node = next(iter(self.running.values()))
         found = any_node.broker.streams.get(stream)
         row = any_node.cluster.known.row(found.key(found.partitions[partition].id))
         assert row is not None
-        return self.running[row[0].leader]
+        return row[0].leader, tuple(row[0].replicas)
+
+    def leader_of(self, stream: str, partition: int) -> OneNode:
+        """The node that leads a partition."""
+        return self.running[self.homes(stream, partition)[0]]
 
 
 async def eventually(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from onelog.base.clock import ManualClock, SystemClock
 from onelog.base.ids import Offset
 from onelog.cluster.controller import ClusterView, plan
-from onelog.cluster.driving import PartitionPort, ReplicaDriver
+from onelog.cluster.driving import ReplicaDriver
 from onelog.cluster.exchange import FeedExchange
 from onelog.cluster.follower import FeedNumbers
 from onelog.cluster.frames import FeedFrame, FeedLane
@@ -22,6 +22,7 @@ from onelog.cluster.link.hello import Sender
 from onelog.cluster.link.links import LinkIdentity, Links
 from onelog.cluster.link.listening import BoundInner
 from onelog.cluster.link.security import LinkSecurity
+from onelog.cluster.port import PartitionPort
 from onelog.cluster.replica import ClusterReplica
 from onelog.cluster.row_store import MetadataRows
 from onelog.cluster.rows import NodeFacts, ReplicaSet, encode_row, new_row, row_key

@@ -30,6 +30,7 @@ from onelog.broker.hooks import (
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.nodes import ClusterNodes
+from onelog.broker.observing import Observing
 from onelog.broker.publish import Publisher
 from onelog.broker.replica_reads import until_visible
 from onelog.broker.seeking import Redriven, places, redrive, seek
@@ -154,6 +155,7 @@ __all__ = [
     "Touched",
     "PartitionHandle",
     "Ends",
+    "Observing",
     "PartitionFacts",
     "ProducerFacts",
     "SegmentInfo",

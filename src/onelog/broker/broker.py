@@ -28,6 +28,7 @@ from onelog.broker.live import Live
 from onelog.broker.node_calls import NodeCalls, NoOtherNodes
 from onelog.broker.nodes import ClusterNodes
 from onelog.broker.objects import NO_PRICES, CacheSettings, Objects
+from onelog.broker.observing import Observing
 from onelog.broker.publish import Publisher
 from onelog.broker.session_rows import SessionRecord
 from onelog.broker.sessions import Sessions
@@ -184,6 +185,8 @@ class Broker:
         self.traces: Spans | None = None
         """Makes spans of deliveries; None: tracing is off. Set before a protocol opens."""
         self.cursors: CursorDesk
+        self.observing: Observing | None = None
+        """Copies of partitions of other nodes, for readers of this one; None: it has everything."""
         self.sessions: Sessions
         self.views: NamedViews
         self.maintenance: Maintenance
@@ -256,6 +259,8 @@ class Broker:
             registry, checkpoints, self.publisher, clock, authorizer, self.troubles
         )
         self._has_cursors = True
+        if self.nodes is not None:
+            self.observing = Observing(streams, self.cursors, self.nodes.observers, self.troubles)
         await self.shards.register(self.cursors)
         self.sessions = Sessions(streams, clock, self._end_session, self.shards)
         self.sessions.on_error = partial(self.troubles.note, SESSION, "sessions")
@@ -409,6 +414,8 @@ class Broker:
             await self.sessions.close()
             await self.cursors.close()
             await self.views.close()
+            if self.observing is not None:
+                await self.observing.close()
             if self.nodes is not None:
                 await self.nodes.stop()
         finally:  # whatever failed, the partitions are closed

@@ -32,11 +32,12 @@ def address_at(cluster: ClusterMap, node: int, listener: str) -> str | None:
 
 
 def check_here(broker: Broker, text: str) -> None:
-    """Raise InvalidRequest where this node has no copy of a partition whose records match a filter.
+    """Raise InvalidRequest where this node has no copy for good of a partition whose records match
+    a filter.
 
     Whoever followed the filter here would miss these records and not know it (I9).
     """
-    source = broker.cursors.elsewhere(text)
+    source = next(broker.cursors.elsewhere(text), None)
     if source is None:
         return
     cluster, place = broker.cluster, f"{source.stream.name}/{source.partition.id}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
 from onelog.broker.node_calls import CallHandler
+from onelog.broker.observing import Observers
 from onelog.log.cluster_map import ClusterMap
 from onelog.log.hosting import Hosting
 from onelog.log.needs import NeededOffsets
@@ -73,6 +74,11 @@ class ClusterNodes(Protocol):
     @property
     def forwards(self) -> Forwards:
         """How publishes get to leaders on other nodes."""
+        ...
+
+    @property
+    def observers(self) -> Observers:
+        """The copies of partitions that lie on other nodes."""
         ...
 
     @property

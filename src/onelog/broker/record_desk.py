@@ -6,7 +6,7 @@ memory; the others wait for them while the loop goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from onelog.base.ids import Offset
@@ -27,8 +27,8 @@ class RecordDesk:
         """The sources of these filters."""
         return self._registry.resolve(filters)
 
-    def elsewhere(self, text: str) -> Source | None:
-        """A partition of a filter of which this node has no copy; None: it has all of them."""
+    def elsewhere(self, text: str) -> Iterator[Source]:
+        """The partitions of a filter of which this node has no copy for good."""
         return self._registry.elsewhere(text)
 
     def reading(self, filters: Sequence[str], positions: Iterable[Position]) -> Reading:

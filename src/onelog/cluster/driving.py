@@ -46,6 +46,7 @@ from onelog.cluster.outputs import (
     TakeMark,
     WriteRow,
 )
+from onelog.cluster.port import PartitionPort
 from onelog.cluster.replica import ClusterReplica
 from onelog.cluster.row_store import RowStore
 from onelog.cluster.rows import PartitionChange
@@ -61,55 +62,6 @@ class ReplicaLinks(Protocol):
     def send(self, node: int, lane: FeedLane, frame: FeedFrame) -> None:
         """Send a frame; without a link it is lost."""
         ...
-
-
-class PartitionPort:
-    """A partition as the machine looks at it."""
-
-    def __init__(self, partition: Partition, compacts: Callable[[], bool] = lambda: False) -> None:
-        """`compacts` says whether the stream drops records that newer ones of their key replace."""
-        self.partition = partition
-        self.compacts = compacts
-        self.floor = 0
-        """Where a copy that began anew starts: its log is empty until the first piece."""
-
-    @property
-    def start(self) -> int:
-        """The first offset that may be read."""
-        return max(self.partition.start_offset, self.floor)
-
-    @property
-    def end(self) -> int:
-        """Where the log ends."""
-        return max(self.partition.end_offset, self.floor)
-
-    @property
-    def durable(self) -> int:
-        """The disk has everything below."""
-        return max(self.partition.durable, self.floor)
-
-    @property
-    def high_watermark(self) -> int:
-        """What readers see."""
-        return self.partition.high_watermark
-
-    @property
-    def gone_below(self) -> int:
-        """See `ReplicaLog`: compaction works on sealed segments only."""
-        if not self.compacts() or self.partition.stopped is not None:
-            return 0
-        rows = self.partition.segments()
-        return rows[-1].base_offset if rows else 0
-
-    def last_epoch(self) -> int:
-        """The epoch of the last record; -1: there is none."""
-        end = self.partition.end_offset
-        found = [epoch for epoch, begin in self.partition.epochs.rows() if begin < end]
-        return found[-1] if found else -1
-
-    def end_of(self, epoch: int) -> tuple[int, int]:
-        """See `ReplicaLog`."""
-        return self.partition.epochs.end_of(epoch, self.partition.end_offset)
 
 
 class _Leading:
@@ -152,6 +104,9 @@ class _Copying(Told):
     def __init__(self, driver: ReplicaDriver) -> None:
         super().__init__()
         self._driver = driver
+        if driver.replica.follower.observer:
+            # Whoever follows the end here gets all that is copied: somebody asked for it.
+            self.first = Offset(0)
 
     def moved(self, written: Offset, durable: Offset) -> Offset:
         """See `Progress`."""
@@ -173,6 +128,8 @@ class ReplicaDriver:
         """`remake` drops all that the partition holds, and opens it empty."""
         self.on_role: Callable[[], None] = lambda: None
         """Called when this node begins or ceases to lead."""
+        self.on_copied: Callable[[], None] = lambda: None
+        """Called when a copy has all that its leader showed when the copy began."""
         self.holds: Callable[[ReplicaLeader], bool] = lambda _leader: True
         """Whether what is led may be shown (`Tenure`)."""
         self.port = port
@@ -202,6 +159,11 @@ class ReplicaDriver:
         """Somebody found damage, perhaps a reader: a leader without traffic has no other turn."""
         if isinstance(self.partition.stopped, StorageError):
             self.wake()
+
+    @property
+    def has_copied(self) -> bool:
+        """Whether it has all that its leader showed when the copy began, and runs."""
+        return self.partition.stopped is None and (self.is_leading or self.port.has_copied)
 
     # -- passes
 
@@ -349,6 +311,8 @@ class ReplicaDriver:
         if progress is not None:
             progress.let_compact(Offset(told.compact_bound))
         self._trim(told.start)
+        if not self.port.has_copied and self.port.told(told.high_watermark):
+            self.on_copied()
 
     def _trim(self, start: int) -> None:
         if start > self.partition.start_offset and not self._is_trimming:
@@ -375,7 +339,7 @@ class ReplicaDriver:
             self.partition.troubles.note("replica", self.partition.place, error)
             self._loop.call_later(REOPEN_S, self._carry_out, CopyAnew(start))
             return
-        self.port.floor = start
+        self.port.begin_anew(fresh, start)
         self._take(fresh)
         self.replica.cut(self._loop.time())
 

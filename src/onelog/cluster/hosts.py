@@ -6,6 +6,8 @@ Rules:
 - A replica that is assigned to this node is opened empty and copies its leader. One that is taken
   away is closed, and its data is dropped, only when the row is without this node: then enough
   others have everything.
+- A partition that somebody here reads and that lies elsewhere is observed: copied without counting
+  (`observed.py`). What changes between observer and replica begins with an empty log.
 - A stream that was made before there were several nodes lies on the node that made the cluster.
 """
 
@@ -28,13 +30,15 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import PartitionId
 from onelog.cluster.controller import Wish
-from onelog.cluster.driving import PartitionPort, ReplicaDriver
+from onelog.cluster.driving import ReplicaDriver
 from onelog.cluster.exchange import FeedExchange
 from onelog.cluster.follower import FeedNumbers
 from onelog.cluster.known import KnownCluster, is_sharded
 from onelog.cluster.leader import ReplicaLeader
 from onelog.cluster.node_rows import MEMBERS, number_of
+from onelog.cluster.observed import CACHE_BYTES, Observed
 from onelog.cluster.placement import Loads
+from onelog.cluster.port import PartitionPort
 from onelog.cluster.replica import ClusterReplica
 from onelog.cluster.row_store import RowStore
 from onelog.cluster.rows import NodeFacts, row_key, settled_count
@@ -65,6 +69,8 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     lag_s: float
     owner: int
     """The node that made the cluster."""
+    cache_bytes: int = CACHE_BYTES
+    """See `Observers`."""
 
 
 class ReplicaHost:
@@ -80,8 +86,10 @@ class ReplicaHost:
         exchange: FeedExchange,
         rows: RowStore,
         store: MetadataStore,
+        local: MetadataStore,
         troubles: Troubles,
     ) -> None:
+        """`local` keeps what is true of this node alone."""
         self.node = node
         self._settings = settings
         self._known = known
@@ -97,6 +105,7 @@ class ReplicaHost:
         self._streams: dict[str, Stream] = {}
         """By id."""
         self.drivers: dict[PartitionKey, ReplicaDriver] = {}
+        self.observed = Observed(self, local, settings.cache_bytes, troubles)
         self._shards: set[int] = set()
         """Those that this node leads."""
         self._settling: dict[PartitionKey, asyncio.Task[None]] = {}
@@ -168,6 +177,11 @@ class ReplicaHost:
 
     def has(self, record: StreamRecord, number: PartitionId) -> bool:
         """See `Hosting`. It may be called in a thread."""
+        is_observed = PartitionKey(record.id, number) in self.observed
+        return is_observed or self.is_replica(record, number)
+
+    def is_replica(self, record: StreamRecord, number: PartitionId) -> bool:
+        """See `Hosting`. It may be called in a thread."""
         found = self._known.row(PartitionKey(record.id, number))
         return self.node in (self.homes(record, number) if found is None else found[0].replicas)
 
@@ -178,15 +192,15 @@ class ReplicaHost:
     def seen(self, stream: Stream) -> None:
         """See `Hosting`."""
         self._streams[stream.record.id] = stream
-        if self._epoch:
-            for partition in stream.local:
-                self._look(stream.key(partition.id))
+        for partition in stream.local:
+            self.look(stream.key(partition.id))
         self._known.streams_changed()
 
     async def gone(self, stream: Stream) -> None:
         """See `Hosting`."""
         self._streams.pop(stream.record.id, None)
         for key in [stream.key(partition.id) for partition in stream.partitions]:
+            self.observed.gone(key)
             task = self._settling.get(key)
             if task is not None:
                 task.cancel()
@@ -250,6 +264,13 @@ class ReplicaHost:
         catalog.shared.room.on_change = self._room_changed
         for stream in catalog.streams():
             self.seen(stream)
+        self.observed.begin()
+
+    async def drop_leftover(self, key: PartitionKey) -> None:
+        """Drop what an earlier process may have left of a partition, unless it lies here now."""
+        found = self._find(key)
+        if found is not None and not self.has(found[0].record, key.partition):
+            await self._remake(found[0], key)
 
     def _room_changed(self) -> None:
         for driver in self.drivers.values():
@@ -277,14 +298,18 @@ class ReplicaHost:
             if driver is not None and found is not None:
                 driver.replica.row_seen(*found, now)
                 driver.wake()
-            if self._epoch:
-                self._look(key)
+            self.look(key)
 
     # -- opening and giving up
 
-    def _look(self, key: PartitionKey) -> None:
+    def look(self, key: PartitionKey) -> None:
         """See whether a partition lies here, and do what follows."""
-        if not self._is_closed and key not in self._settling and not self._is_right(key):
+        if (
+            self._epoch
+            and not self._is_closed
+            and key not in self._settling
+            and not self._is_right(key)
+        ):
             task = self._loop.create_task(self._settle(key))
             self._settling[key] = task
 
@@ -298,7 +323,12 @@ class ReplicaHost:
         found, driver = self._find(key), self.drivers.get(key)
         if found is None:
             return driver is None
-        return (driver is not None) == self.has(found[0].record, key.partition)
+        record = found[0].record
+        if driver is None:
+            return not self.has(record, key.partition)
+        if driver.replica.follower.observer:
+            return key in self.observed and not self.is_replica(record, key.partition)
+        return self.is_replica(record, key.partition)
 
     async def _settle(self, key: PartitionKey) -> None:
         try:
@@ -312,6 +342,8 @@ class ReplicaHost:
                     if key in self.drivers:
                         await self._give_up(stream, partition, key)
                     else:
+                        if not self.is_replica(stream.record, key.partition):
+                            await self.observed.note(key)
                         if isinstance(partition.stopped, NotLeader):
                             partition = await self._remake(stream, key)
                         self._drive(stream, partition, key)
@@ -329,11 +361,16 @@ class ReplicaHost:
         What is known here may be old: since then this replica may have been added again, and be
         counted on.
         """
+        is_observer = self.drivers[key].replica.follower.observer
         await self._drop(key)
+        if is_observer:
+            await self._remake(stream, key)
+            await self.observed.forget(key)
+            return
         if partition.stopped is None:
             partition.replica.become(Role.FOLLOWER, partition.leader_epoch)
         while not await self._is_removed(partition, key):
-            if self.has(stream.record, key.partition):
+            if self.is_replica(stream.record, key.partition):
                 return
             await asyncio.sleep(RETRY_S)  # until the row that lists it is known here
         await self._remake(stream, key)
@@ -366,6 +403,7 @@ class ReplicaHost:
             self._numbers,
             node_epoch=self._epoch,
             lag_s=self._settings.lag_s,
+            observer=not self.is_replica(stream.record, key.partition),
             is_damaged=partition.stopped is not None,
         )
 
@@ -374,6 +412,7 @@ class ReplicaHost:
 
         driver = ReplicaDriver(port, replica, self._exchange, self._rows, remake)
         driver.on_role, driver.holds = self.on_role, self.holds
+        driver.on_copied = self.observed.progressed
         self.drivers[key] = driver
         now = self._loop.time()
         replica.nodes_seen(self._facts, now)
@@ -394,6 +433,7 @@ class ReplicaHost:
         for task in list(self._settling.values()):
             task.cancel()
         await asyncio.gather(*self._settling.values(), return_exceptions=True)
+        await self.observed.close()
         for key in list(self.drivers):
             await self._drop(key)
 

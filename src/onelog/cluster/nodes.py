@@ -36,6 +36,7 @@ from onelog.cluster.link.links import LinkIdentity, Links
 from onelog.cluster.link.listening import BoundInner
 from onelog.cluster.link.security import LinkSecurity
 from onelog.cluster.needs_of_nodes import NodePins, OwnBroker
+from onelog.cluster.observed import Observed
 from onelog.cluster.registration import Registration
 from onelog.cluster.reports import METHOD as REPORT
 from onelog.cluster.reports import NodeReports
@@ -104,7 +105,14 @@ class NodeCluster:
         self.exchange = FeedExchange(self._loop.time)
         rows = MetadataRows(store)
         self.host = ReplicaHost(
-            registration.node, settings, self.known, self.exchange, rows, store, troubles
+            registration.node,
+            settings,
+            self.known,
+            self.exchange,
+            rows,
+            store,
+            plan.local,
+            troubles,
         )
         self.controlling = Controlling(self._view, rows, troubles)
         self._suspicions = Suspicions(registration.node)
@@ -262,6 +270,11 @@ class NodeCluster:
     def forwards(self) -> Forwarder:
         """See `ClusterNodes`."""
         return self.traffic.forwarder
+
+    @property
+    def observers(self) -> Observed:
+        """See `ClusterNodes`."""
+        return self.host.observed
 
     async def leave(self) -> None:
         """Let other nodes lead what this one leads, while clients are still served."""

@@ -201,6 +201,16 @@ class ReplicaWatch:
                 "Offsets that the slowest replica of a partition led here lacks.",
                 found.lag_max,
             ),
+            (
+                "observers",
+                "Partitions of other nodes that are copied here for readers.",
+                len(self._host.observed.keys),
+            ),
+            (
+                "observer_bytes",
+                "Bytes of the copies of other nodes' partitions.",
+                self._host.observed.size_bytes,
+            ),
         ):
             yield Sample(f"onelog_cluster_{name}", about, "gauge", value)
         for name, about, value in (

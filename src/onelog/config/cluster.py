@@ -152,6 +152,15 @@ class Cluster(Section, frozen=True, kw_only=True):
             description="A replica that has not caught up for so long is no longer waited for.",
         ),
     ] = 5_000
+    cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How much copies of partitions that lie on other nodes only may take here,"
+            " together: they are made for subscriptions that need them, and go a minute after the"
+            " last. Beyond it, new subscriptions that need more of them are refused.",
+        ),
+    ] = 20_000_000_000
     drain_ms: Annotated[
         int,
         Meta(

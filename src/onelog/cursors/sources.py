@@ -164,12 +164,14 @@ class SourceRegistry:
         remembered: it is asked for every kept cursor."""
         return (source.key for source in self._sources(tuple(filters)))
 
-    def elsewhere(self, text: str) -> Source | None:
-        """A partition of a filter of which this node has no copy; None: it has all of them."""
-        if not self._catalog.hosting.is_shared:
-            return None
-        found = (row for row in self._sources((text,)) if not _is_here(row.partition))
-        return next(found, None)
+    def elsewhere(self, text: str) -> Iterator[Source]:
+        """The partitions of a filter of which this node has no copy for good."""
+        hosting = self._catalog.hosting
+        if hosting.is_shared:
+            for row in self._sources((text,)):
+                is_replica = hosting.is_replica(row.stream.record, row.partition.id)
+                if not is_replica or not _is_here(row.partition):
+                    yield row
 
     def _sources(self, filters: tuple[str, ...]) -> Iterable[Source]:
         seen: set[tuple[str, int]] = set()

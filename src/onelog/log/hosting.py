@@ -52,6 +52,11 @@ class Hosting(Protocol):
         """Whether a partition lies on this node."""
         ...
 
+    def is_replica(self, record: StreamRecord, number: PartitionId) -> bool:
+        """Whether this node is one of those that a partition lies on for good. What it has of
+        others it has as long as somebody here asks for it."""
+        ...
+
     def seen(self, stream: Stream) -> None:
         """A stream is open here, or has changed."""
         ...
@@ -89,6 +94,11 @@ class EverythingHere:
         """See `Hosting`: every change can be made."""
 
     def has(self, record: StreamRecord, number: PartitionId) -> bool:
+        """See `Hosting`."""
+        del record, number
+        return True
+
+    def is_replica(self, record: StreamRecord, number: PartitionId) -> bool:
         """See `Hosting`."""
         del record, number
         return True

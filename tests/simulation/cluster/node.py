@@ -59,6 +59,8 @@ class SimulatedNode:
         self.world = world
         self.number = number
         self.logs: dict[PartitionKey, SimulatedLog] = {}
+        self.observing: set[PartitionKey] = set()
+        """Whose log is an observer's, and never a replica's."""
         self.process = 0
         self.is_up = False
         self.paused_until = 0.0
@@ -107,6 +109,9 @@ class SimulatedNode:
         if not self.is_up:
             self.is_up = True
             self.process += 1
+            if self.world.moves_observers:
+                for partition in list(self.observing):
+                    self._drop_observed(partition)
             for log in self.logs.values():
                 log.reopen()
             self.world.join(self)
@@ -194,16 +199,28 @@ class SimulatedNode:
             replica.nodes_seen(self.facts, self.now)
         self._touch_all()
 
+    def look(self, partition: PartitionKey) -> None:
+        """It begins to observe a partition, or ends it."""
+        if partition in self.rows:
+            self._row_changed(partition)
+
     def _row_changed(self, partition: PartitionKey) -> None:
         row, revision = self.rows[partition]
-        observes = self.number in self.world.observers[partition]
+        is_replica = self.number in row.replicas
+        observes = not is_replica and self.number in self.world.observers[partition]
+        if partition in self.observing and not observes:
+            self._drop_observed(partition)
         replica = self.replicas.get(partition)
-        if self.number not in row.replicas and not observes:
+        if not is_replica and partition not in self.observing:
             if replica is not None:
                 self._drop(partition)
             if partition in self.logs:  # a row that comes late may be an old one
                 self.world.read_row(self, partition, partial(self._give_up, partition))
+                return
+        if not is_replica and not observes:
             return
+        if observes:
+            self.observing.add(partition)
         if replica is None:
             log = self.logs.setdefault(partition, SimulatedLog())
             replica = ClusterReplica(
@@ -217,6 +234,13 @@ class SimulatedNode:
                 replica.linked(other, self.now)
         replica.row_seen(row, revision, self.now)
         self.touch(partition)
+
+    def _drop_observed(self, partition: PartitionKey) -> None:
+        """What an observer has never counts: whatever comes next begins empty."""
+        self.observing.discard(partition)
+        self.logs.pop(partition, None)
+        if partition in self.replicas:
+            self._drop(partition)
 
     def _drop(self, partition: PartitionKey) -> None:
         del self.replicas[partition]
@@ -235,6 +259,7 @@ class SimulatedNode:
             )
         elif partition not in self.replicas and self.number not in found[0].replicas:
             self.logs.pop(partition, None)
+            self.look(partition)  # somebody may read it here
 
     def _touch_all(self) -> None:
         for partition in self.replicas:

@@ -27,7 +27,7 @@ class Operators:
     def do(
         self, operation: str, node: SimulatedNode, partition: PartitionKey, length_s: float
     ) -> None:
-        """One of `OPERATIONS`."""
+        """One of `OPERATIONS`, or `observe`."""
         match operation:
             case "drain":
                 self._drain(node.number, length_s)
@@ -41,6 +41,8 @@ class Operators:
                 self._recover(partition, self._world.now + length_s)
             case "elect":
                 self.elect(partition)
+            case "observe":
+                self._observe(node, partition)
             case _:
                 raise AssertionError(f"nobody knows how to {operation}")
 
@@ -56,11 +58,19 @@ class Operators:
         """Move a partition to other nodes, as many as it has."""
         world = self._world
         row, _revision = world.store.rows[partition]
-        homes = [one.number for one in world.nodes if one.number not in world.observers[partition]]
+        fixed = set() if world.moves_observers else world.observers[partition]
+        homes = [one.number for one in world.nodes if one.number not in fixed]
         count = len(row.replicas) - max(len(row.adding), len(row.removing))
         if count <= len(homes):
             target = tuple(world.chance.sample(homes, count))
             world.store.put_row(partition, reassign(row, target))
+
+    def _observe(self, node: SimulatedNode, partition: PartitionKey) -> None:
+        """The first client of a node comes that reads a partition there, or the last one goes."""
+        observers = self._world.observers[partition]
+        observers ^= {node.number}
+        if node.is_ready:
+            self._world.on(node, lambda: node.look(partition))
 
     def promise(self, partition: PartitionKey) -> None:
         """Another `min_insync`, and the same level or a lower one."""
@@ -81,7 +91,7 @@ class Operators:
     def _factor(self, partition: PartitionKey) -> None:
         """Another number of copies."""
         world, wish = self._world, self._world.wishes[partition]
-        if world.observers[partition]:
+        if world.observers[partition] and not world.moves_observers:
             return  # nobody tells the controller which nodes observe
         factor = world.chance.randint(1, len(world.nodes))
         insync = min(wish.min_insync, factor)

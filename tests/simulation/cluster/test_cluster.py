@@ -21,11 +21,12 @@ from tests.simulation.cluster.worlds import (
     StormWorld,
     SuccessionWorld,
     WaningWorld,
+    WatchedWorld,
     run_seed,
 )
 
 WORLDS = (ClusterWorld, StormWorld, SuccessionWorld)
-NARROW = (ApartWorld, WaningWorld, FullWorld)
+NARROW = (ApartWorld, WaningWorld, FullWorld, WatchedWorld)
 """Worlds for one class of mistakes each: a few seeds are enough."""
 SEEDS = 1_200
 EACH = 200
@@ -53,6 +54,11 @@ def test_no_member_leaves_because_of_where_a_segment_begins():
 def test_a_leader_whose_disk_is_full_takes_nothing_back_when_another_leads():
     for seed in range(EACH):
         run_seed(seed, FullWorld)
+
+
+def test_who_observes_for_a_while_sees_one_history_and_counts_for_nothing():
+    for seed in range(EACH // 2):
+        run_seed(seed, WatchedWorld)
 
 
 @pytest.mark.fault_long

@@ -59,6 +59,8 @@ class ClusterWorld:
     """How many syncs of a log keep its high watermark, too."""
     slow_links: tuple[float, ...] = (1.0, 1.0, 20.0)
     """How much slower than others the links of one node are."""
+    moves_observers = False
+    """Whether nodes begin and end to observe, and any node may become a replica."""
     is_apart = False
     """Whether the rows of members come by a watch of their own, later than registrations."""
 

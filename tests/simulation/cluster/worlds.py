@@ -67,6 +67,20 @@ class FullWorld(StormWorld):
     kinds = ("full", "full", "full", "die", "pause", "cut", "store", "elect", "lie", "drain")
 
 
+class WatchedWorld(StormWorld):
+    """Nodes that begin and end to observe, and that become replicas and observers again."""
+
+    moves_observers = True
+    sizes = (3, 4, 5)
+    luck = (0.03, 0.25)
+    many = (8, 20)
+    kinds = (
+        "observe", "observe", "observe", "observe", "reassign", "reassign", "factor", "die",
+        "pause", "break", "cut", "exile", "store", "elect", "lie", "trim", "compact", "rot",
+        "recover",
+    )  # fmt: skip
+
+
 def run_seed(seed: int, world: type[ClusterWorld] = ClusterWorld) -> ClusterWorld:
     """One seed; what fails names it."""
     made = world(seed)

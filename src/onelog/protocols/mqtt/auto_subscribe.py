@@ -30,17 +30,25 @@ async def subscribe_configured(connection: Connection) -> None:
     if not wanted or session is None:
         return
     rows = Subscribing(connection, 0)
+    found = []
     for row in wanted:
         try:
             text = expand(row.filter, session.client_id, connection.principal.name)
         except OnelogError as error:
             _log.warning("an auto-subscription is left out", filter=row.filter, reason=str(error))
             continue
-        rows.add(
+        found.append(
             Subscription(text, row.qos, row.no_local, row.retain_as_published, row.retain_handling)
         )
+    await rows.bring(found)
+    if connection.session is None:
+        return
+    for one in found:
+        rows.add(one)
         if rows.reasons[-1] >= ReasonCode.UNSPECIFIED_ERROR:
-            _log.warning("an auto-subscription is refused", filter=text, code=rows.reasons[-1])
+            _log.warning(
+                "an auto-subscription is refused", filter=one.filter, code=rows.reasons[-1]
+            )
     await rows.open()
     count_subscriptions(connection)
     connection.tag_publishes()

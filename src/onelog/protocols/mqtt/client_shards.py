@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import NotOwner, OnelogError, StateLoading, Unavailable
 from onelog.broker import NO_NODE, until_visible
 from onelog.protocols.mqtt.exclusive import Exclusive
+from onelog.protocols.mqtt.observed import ObservedFilters
 from onelog.protocols.mqtt.shares import ShareMember
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class ClientShards:
         self._hub = hub
         self._shards = hub.broker.shards
         self.exclusive = Exclusive(self._shards.check_led)
+        self.observed = ObservedFilters(hub, hub.broker.observing)
+        """What clients read that lies on other nodes."""
 
     async def open(self) -> None:
         """Take what this node owns, and what elections give it from now on."""
@@ -55,6 +58,7 @@ class ClientShards:
 
     def close(self) -> None:
         """No shard comes or goes any more."""
+        self.observed.close()
         self._shards.remove(self)
 
     def check(self, client_id: str) -> None:

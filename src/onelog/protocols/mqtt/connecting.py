@@ -329,7 +329,12 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
     hub = connection.hub
     rows = msgspec.msgpack.decode(body, type=KeptBody).subscriptions if body else []
     specials: list[Subscribed] = []
+    await hub.clients.observed.bring([parse_address(row.filter).filter for row in rows])
     for row in rows:
+        try:
+            hub.clients.observed.check(parse_address(row.filter).filter)
+        except Unavailable as error:
+            raise _not_whole(row, error) from error
         try:
             if row.exclusive:
                 hub.clients.exclusive.claim(row.filter, session.client_id)

@@ -4,16 +4,18 @@ Rules: a row that is refused does not stop the others. A persistent session's su
 before they are answered. Retained messages follow the answer, as each row asks (3.3.1.3). Special
 subscriptions get none, and begin to deliver after the answer. The client's earlier publishes are
 completed first: a new subscription gets them only as retained messages, an old one gets them
-itself.
+itself. What lies on other nodes only is observed first (`observed`).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import InvalidName, LimitExceeded, NotAuthorized, OnelogError
 from onelog.base.topics import check_filter
-from onelog.broker import Action, check_here
+from onelog.broker import Action
 from onelog.protocols.mqtt import system
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.keeping import keep_subscriptions
@@ -28,7 +30,7 @@ from onelog.protocols.mqtt.packets import (
 )
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.replay import parse_start
-from onelog.protocols.mqtt.special import parse_address
+from onelog.protocols.mqtt.special import SubscribeAddress, parse_address
 from onelog.protocols.mqtt.subscribed import Subscribed
 
 if TYPE_CHECKING:
@@ -65,9 +67,9 @@ class Subscribing:
 
     def _add(self, row: Subscription) -> ReasonCode:
         session, limits = self._session, self._connection.hub.limits
-        hub, principal = self._connection.hub, self._connection.principal
-        address = hub.rewriter.address(parse_address(row.filter), session.client_id, principal.name)
-        self._check(address.filter)
+        hub = self._connection.hub
+        address = self._allowed(row.filter)
+        hub.clients.observed.check(address.filter)
         known = address.key in session.subscriptions or address.key in session.specials
         count = len(session.subscriptions) + len(session.specials) + len(self._opening)
         if not known and count >= limits.subscriptions_per_client:
@@ -105,6 +107,28 @@ class Subscribing:
             count_subscriptions(self._connection)
             raise
 
+    async def bring(self, rows: Iterable[Subscription]) -> None:
+        """Before rows are added: have copies of what they read of other nodes' partitions."""
+        await self._connection.hub.clients.observed.bring(self._filters(rows))
+
+    def lacks(self, rows: Iterable[Subscription]) -> bool:
+        """Whether `bring` has something to do."""
+        return bool(self._connection.hub.clients.observed.missing(self._filters(rows)))
+
+    def _filters(self, rows: Iterable[Subscription]) -> Iterator[str]:
+        for row in rows:
+            with contextlib.suppress(OnelogError):  # the row is refused when it is added
+                yield self._allowed(row.filter).filter
+
+    def _allowed(self, text: str) -> SubscribeAddress:
+        """What a client may subscribe to. Raises OnelogError."""
+        connection = self._connection
+        address = connection.hub.rewriter.address(
+            parse_address(text), self._session.client_id, connection.principal.name
+        )
+        self._check(address.filter)
+        return address
+
     def _check(self, text: str) -> None:
         connection, limits = self._connection, self._connection.hub.limits
         check_filter(text)
@@ -113,8 +137,6 @@ class Subscribing:
         authorizer, principal = connection.hub.broker.authorizer, connection.principal
         if not authorizer.allows(principal, Action.SUBSCRIBE, text):
             raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
-        if not text.startswith(system.PREFIX):  # each node has its own
-            check_here(connection.hub.broker, text)
 
     @property
     def has_to_wait(self) -> bool:
@@ -155,10 +177,11 @@ class Subscribing:
 
 def on_subscribe(connection: Connection, packet: Subscribe) -> None:
     """Add subscriptions."""
-    if connection.is_publishing:
+    rows = _rows(connection, packet)
+    if connection.is_publishing or rows.lacks(packet.subscriptions):
         connection.start(_subscribe_later(connection, packet))
         return
-    rows = _add_rows(connection, packet)
+    _add_rows(connection, packet, rows)
     if rows.has_to_wait or connection.keeps:
         connection.start(_open_rows(connection, packet, rows))
     else:
@@ -166,17 +189,25 @@ def on_subscribe(connection: Connection, packet: Subscribe) -> None:
 
 
 async def _subscribe_later(connection: Connection, packet: Subscribe) -> None:
-    await connection.wait_published()
+    if connection.is_publishing:
+        await connection.wait_published()
+    if connection.session is None:
+        return
+    rows = _rows(connection, packet)
+    await rows.bring(packet.subscriptions)
     if connection.session is not None:
-        await _open_rows(connection, packet, _add_rows(connection, packet))
+        _add_rows(connection, packet, rows)
+        await _open_rows(connection, packet, rows)
 
 
-def _add_rows(connection: Connection, packet: Subscribe) -> Subscribing:
-    rows = Subscribing(connection, next(iter(packet.properties.subscription_ids), 0))
+def _rows(connection: Connection, packet: Subscribe) -> Subscribing:
+    return Subscribing(connection, next(iter(packet.properties.subscription_ids), 0))
+
+
+def _add_rows(connection: Connection, packet: Subscribe, rows: Subscribing) -> None:
     for row in packet.subscriptions:
         rows.add(row)
     connection.tag_publishes()
-    return rows
 
 
 async def _open_rows(connection: Connection, packet: Subscribe, rows: Subscribing) -> None:
