@@ -83,7 +83,7 @@ async def again(nodes: ThreeNodes, name: str) -> Client:
     async with asyncio.timeout(TRIES_S):
         while True:
             for node in nodes.nodes:
-                with contextlib.suppress(OnelogError, *GONE):
+                with contextlib.suppress(OnelogError, TimeoutError, *GONE):
                     return await attached(node, name)
             await asyncio.sleep(0.1)
 
@@ -220,8 +220,9 @@ async def lose_a_reader(nodes: ThreeNodes) -> None:
     async with taking(client, got):
         await writer.until(20)
         await asyncio.to_thread(reading.kill)
-    back = await again(nodes, name)  # its shard is led by another node, which observes in turn
+    # Its shard is led by another node, which observes in turn: also what lay on the killed one.
     restarting = asyncio.create_task(asyncio.to_thread(reading.restart))
+    back = await again(nodes, name)
     assert back.connack.session_present
     async with taking(back, got):
         await writer.until(writer.said + 20)
