@@ -83,7 +83,7 @@ async def again(nodes: ThreeNodes, name: str) -> Client:
     async with asyncio.timeout(TRIES_S):
         while True:
             for node in nodes.nodes:
-                with contextlib.suppress(OnelogError, TimeoutError, *GONE):
+                with contextlib.suppress(OnelogError, KeyError, TimeoutError, *GONE):  # no port yet
                     return await attached(node, name)
             await asyncio.sleep(0.1)
 
