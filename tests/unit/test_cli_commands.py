@@ -13,7 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from typing import IO
 
 import confluent_kafka
 import paho.mqtt.client as paho
@@ -333,21 +336,31 @@ def test_events_are_followed_line_by_line(onelog, here):
 # -- lists
 
 
-def test_a_list_that_is_watched_is_printed_again_and_again(here):
+@contextlib.contextmanager
+def going_on(folder: Path, *words: str, **settings: str) -> Iterator[IO[bytes]]:
+    """A command that ends by Ctrl-C only; what it prints."""
     # A suite that runs in the background ignores SIGINT, and so would its children.
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
-        command("stream", "list", "--watch", "0.2", "--json"),
-        cwd=here.folder,
-        env=environment(),
+        command(*words),
+        cwd=folder,
+        env=environment() | settings,
         stdout=subprocess.PIPE,
         preexec_fn=heeds,  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
-        documents = [json.loads(process.stdout.readline()) for _ in range(3)]
+        try:
+            yield process.stdout
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == failures.EXIT_INTERRUPTED
+        finally:
+            process.kill()
+
+
+def test_a_list_that_is_watched_is_printed_again_and_again(here):
+    with going_on(here.folder, "stream", "list", "--watch", "0.2", "--json") as printed:
+        documents = [json.loads(printed.readline()) for _ in range(3)]
         assert all(row["items"] for row in documents)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == failures.EXIT_INTERRUPTED
 
 
 def test_watch_without_a_number_has_its_usual_interval():
@@ -610,6 +623,38 @@ def test_the_trail_and_backups_of_a_server_elsewhere(guarded, capsys, monkeypatc
     pruned = ran("backup", "prune", store, "--dry-run", "--json")
     assert json.loads(pruned.out)["backups"] == []
     assert "stored-backup.verify" in ran("audit", "--action", "stored-backup").out
+
+
+def test_what_goes_on_asks_a_server_elsewhere_again_and_again(guarded, monkeypatch, tmp_path):
+    empty = tmp_path / "elsewhere"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    token = guarded.command("token", "create", "first", "--role", "admin").strip()
+    url = f"http://127.0.0.1:{guarded.ports['admin']}"
+    there = {"ONELOG_TOKEN": token, "ONELOG_URL": url}
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+
+    def ran(*words: str) -> int:
+        return run(list(words), no_server, _run_offline)
+
+    assert ran("acl", "add", "allow", "everyone", "all", "topic:#") == 0
+    store = str(tmp_path / "store")
+    assert ran("backup", "create", store) == 0
+    for words in (("acl", "list"), ("backup", "list", store)):
+        with going_on(empty, *words, "--watch", "0.2", "--json", **there) as printed:
+            shown = [json.loads(printed.readline())["items"] for _ in range(2)]
+            assert [len(rows) for rows in shown] == [1, 1], words
+            if words[0] == "acl":  # what changes meanwhile is seen
+                assert ran("acl", "add", "allow", "everyone", "all", "cursor:*") == 0
+                lengths = (len(json.loads(row)["items"]) for row in printed)
+                assert 2 in lengths
+    choice = ("--action", "token", "--limit", "1", "--json")
+    with going_on(empty, "audit", "--follow", *choice, **there) as printed:
+        assert json.loads(printed.readline())["action"] == "token.create"
+        guarded.command("token", "create", "second", "--role", "viewer")
+        event = json.loads(printed.readline())
+        assert (event["action"], "second" in json.dumps(event)) == ("token.create", True)
 
 
 def test_a_secret_does_not_cross_a_network_in_clear(here, onelog, monkeypatch):
