@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import NotOwner, StateLoading
+from onelog.base.errors import NotOwner, StateLoading, Unavailable
 from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
@@ -206,15 +206,20 @@ async def test_a_deletion_that_is_not_written_any_more_brings_no_group_back(rig:
 
 async def test_groups_are_loading_until_all_rows_are_read(rig: Rig) -> None:
     group = name(rig, 3)
-    assert not rig.groups.is_loading
+    assert rig.groups.unlisted is None
     task = asyncio.ensure_future(win(rig.broker, 3))
     await asyncio.sleep(0)
-    assert rig.groups.is_loading
+    assert isinstance(rig.groups.unlisted, StateLoading)
     with pytest.raises(StateLoading):
         rig.groups.heartbeat(group, "m", None, 1)
     await task
-    assert not rig.groups.is_loading
+    assert rig.groups.unlisted is None
     assert rig.groups.heartbeat(group, "m", None, 1) is E.unknown_member_id
+
+
+async def test_groups_that_another_node_may_own_by_now_are_not_listed_as_ours(rig: Rig) -> None:
+    rig.broker.shards.is_fresh = lambda _shard: False
+    assert type(rig.groups.unlisted) is Unavailable
 
 
 # -- what clients read

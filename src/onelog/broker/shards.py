@@ -21,7 +21,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from onelog.base.errors import NotOwner, OnelogError, StateLoading, StateUnknown, again
+from onelog.base.errors import (
+    NotOwner,
+    OnelogError,
+    StateLoading,
+    StateUnknown,
+    Unavailable,
+    again,
+)
 from onelog.log.cluster_map import NOBODY
 from onelog.log.internal import Placement
 from onelog.observe.logging import get_logger
@@ -125,12 +132,16 @@ class Shards:
         place = self._places[self.placement.shard(name)]
         return place.is_led and service in place.taken
 
-    def is_loading(self, service: ShardService) -> bool:
-        """Whether a service still takes a shard that is led here."""
-        return any(
-            place.is_led and service not in place.taken and service not in place.failed
-            for place in self._places
-        )
+    def unlisted(self, service: ShardService) -> OnelogError | None:
+        """Why a service cannot list all that this node owns; None: it can."""
+        for shard, place in enumerate(self._places):
+            if not place.is_led:
+                continue
+            if service not in place.taken and service not in place.failed:
+                return StateLoading("the rows of a shard are being read")
+            if not self.is_fresh(shard):
+                return Unavailable("another node may own some by now: this one is cut off from it")
+        return None
 
     def check(self, service: ShardService, name: bytes) -> None:
         """Raise NotOwner, StateLoading, or the error because of which a service could not take the

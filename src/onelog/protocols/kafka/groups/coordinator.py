@@ -209,9 +209,9 @@ class Groups:
         return self.offsets.complete(group, producer_id, committed, coordinator_epoch)
 
     @property
-    def is_loading(self) -> bool:
-        """Whether groups that this node owns are still being read."""
-        return self._shards.is_loading(self)
+    def unlisted(self) -> OnelogError | None:
+        """Why not all groups that this node owns can be listed; None: they can."""
+        return self._shards.unlisted(self)
 
     async def close(self) -> None:
         """Stop every timer and write what is left. Waiting requests end with their connections."""

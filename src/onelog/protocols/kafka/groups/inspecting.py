@@ -88,9 +88,9 @@ async def list_groups(hub: Hub, request: Request) -> Body:
     states = {name.lower() for name in given(request.body, "states_filter", ())}
     types = {name.lower() for name in given(request.body, "types_filter", ())}
     wanted = not types or TYPE in types
-    loading = ErrorCode.coordinator_load_in_progress if hub.groups.is_loading else ErrorCode.none
+    refusal = hub.groups.unlisted
     return {
-        "error_code": loading,
+        "error_code": ErrorCode.none if refusal is None else code_of(refusal),
         "groups": [
             {
                 "group_id": group.name,

@@ -161,9 +161,9 @@ class Coordinator:
         return True
 
     @property
-    def is_loading(self) -> bool:
-        """Whether ids that this node owns are still being read."""
-        return self._shards.is_loading(self)
+    def unlisted(self) -> OnelogError | None:
+        """Why not all ids that this node owns can be listed; None: they can."""
+        return self._shards.unlisted(self)
 
     def decider(self, transactional_id: str) -> Decider:
         """The coordinator of an id that is owned here."""

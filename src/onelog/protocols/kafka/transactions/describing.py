@@ -9,7 +9,7 @@ from onelog.base.limits import STREAM_NAME_CHARS_MAX
 from onelog.broker import Action, ProducerFacts
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
-from onelog.protocols.kafka.nodes import check_led
+from onelog.protocols.kafka.nodes import check_fresh, check_led
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.rights import check_transaction, may_see_cursor, transaction_cursor
 from onelog.protocols.kafka.room import AnswerRoom
@@ -42,9 +42,9 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
         # As in Kafka, an id that never began a transaction counts as an old one.
         return older_than_ms < 0 or now_ms - facts.started_ms > older_than_ms
 
-    is_loading = hub.transactions.is_loading
+    refusal = hub.transactions.unlisted
     return {
-        "error_code": ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.none,
+        "error_code": ErrorCode.none if refusal is None else code_of(refusal),
         "unknown_state_filters": [
             name for name in dict.fromkeys(body.state_filters) if name not in _STATES
         ],
@@ -123,6 +123,7 @@ def _producers_of(asked: Asked, name: str, number: int, room: AnswerRoom) -> Bod
     try:
         log = asked.get(name).partition(number).log
         check_led(log)
+        check_fresh(log)
         room.take(log.producer_count * _PRODUCER_BYTES)
     except OnelogError as error:
         return {**answer, "error_code": code_of(error), "error_message": str(error)}
