@@ -64,6 +64,7 @@ MODULES = [
     "kafka_response",
     "kafka_tag",
     "kafka_view",
+    "locks",
     "loop_pass",
     "outbox",
     "frame_input",

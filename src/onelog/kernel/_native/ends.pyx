@@ -16,6 +16,7 @@ from onelog.kernel._native.clock cimport read_monotonic
 from onelog.kernel._native.feed cimport FeedSource
 from onelog.kernel._native.file_end cimport FileEnd, LogEnd
 from onelog.kernel._native.format cimport HEADER_BYTES, PREFIX_BYTES, ol_get16, ol_get32, ol_get64
+from onelog.kernel._native.locks cimport StateLock
 from onelog.kernel._native.sync_threads cimport SyncEnd, SyncThreads, SyncTicket
 
 from onelog.base import faults
@@ -59,6 +60,10 @@ cdef class Pending:
     def __call__(self, error):
         """The records are visible, or will never be."""
         self.answer(error)
+
+
+cdef class WaiterRows:
+    """Those who wait for an end."""
 
 
 cdef class VisibleEnd:
@@ -272,14 +277,16 @@ cdef class PartitionEnd:
         cdef LogEnd log = self.log_end
         cdef object gate, file, ticket, syncer = self.shared.syncer, disk = syncer.disk
         cdef object watch = self.shared.syncs
+        cdef StateLock gate_lock
         cdef Flight flight
         if log is None or log.maintenance is None:
             return False
         gate = log.maintenance
-        if not gate.lock.acquire(False):
+        gate_lock = gate.lock
+        if not gate_lock.take_now():
             return False
         try:
-            if gate.ticket is not None or not log.lock.acquire(False):
+            if gate.ticket is not None or not log.lock.take_now():
                 return False
             try:
                 file = self._only_file()
@@ -292,7 +299,7 @@ cdef class PartitionEnd:
                 flight.size_bytes = log.active.size_bytes
                 flight.end = log.end
             finally:
-                log.lock.release()
+                log.lock.give()
             if isinstance(disk, SyncThreads):
                 ticket = (<SyncThreads> disk).begin(file, flight)
             else:
@@ -302,7 +309,7 @@ cdef class PartitionEnd:
             gate.flight = flight
             gate.ticket = ticket
         finally:
-            gate.lock.release()
+            gate_lock.give()
         self.syncing = True
         self.jobs.running += 1
         if watch.timer is None:
@@ -377,7 +384,7 @@ cdef class Flight(SyncEnd):
         cdef LogEnd log = self.log
         cdef object gate = log.maintenance, writer
         cdef int error
-        log.lock.acquire()
+        log.lock.take()
         try:
             if gate.ticket is not ticket:
                 return
@@ -391,4 +398,4 @@ cdef class Flight(SyncEnd):
             if writer is not None and self.segment.size_bytes == self.size_bytes:
                 writer.dirty = False
         finally:
-            log.lock.release()
+            log.lock.give()

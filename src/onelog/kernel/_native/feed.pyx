@@ -9,6 +9,7 @@ the fan-out leaves.
 from libc.stdint cimport int64_t
 
 from onelog.kernel._native.clock cimport read_clock
+from onelog.kernel._native.mqtt_delivery cimport Delivery
 from onelog.kernel._native.mqtt_fanout cimport MqttFanout
 from onelog.kernel._native.queue_end cimport QueueFeed
 
@@ -67,20 +68,24 @@ cdef class FeedSource:
         cdef MqttFanout fanout = self.fanout
         cdef object failure = None
         cdef bytes topic = None
-        cdef int64_t following
+        cdef Delivery delivery
         self.busy = True
         self.missed = False
         try:
             if self.stream.record.fixed_topic is not None:
                 topic = self.fixed_topic
-            reached, touched, fallen = fanout.hand_out(
+            delivery = fanout.hand_out(
                 data, self.number, self.position, read_clock(self.clock), topic
             )
-            following = reached
-            if touched or fallen or fanout.retained or fanout.broken:
-                self.live.listener.handed_out(self, data, following, touched, fallen)
+            if (
+                delivery.left is not None or delivery.fallen is not None
+                or fanout.retained or fanout.broken
+            ):
+                self.live.listener.handed_out(
+                    self, data, delivery.following, delivery.left or [], delivery.fallen or []
+                )
             else:
-                self.position = following
+                self.position = delivery.following
         except Exception as error:
             failure = error
         finally:
