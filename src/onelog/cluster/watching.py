@@ -48,6 +48,8 @@ class ReplicaNumbers(msgspec.Struct, kw_only=True):
     waiting: int = 0
     """Led partitions with records that not all replicas have yet."""
     lag_max: int = 0
+    damages: int = 0
+    """Replicas that were damaged, since the start."""
 
 
 class ReplicaWatch:
@@ -114,7 +116,7 @@ class ReplicaWatch:
 
     async def look(self) -> None:
         """Look at every replica of this node, once."""
-        numbers, now = ReplicaNumbers(), self._loop.time()
+        numbers, now = ReplicaNumbers(damages=self._host.damages), self._loop.time()
         since: dict[tuple[str, PartitionKey], float] = {}
         missing: set[int] = set()
         for number, key in enumerate(list(self._host.drivers)):
@@ -225,7 +227,7 @@ class ReplicaWatch:
             (
                 "damages",
                 "Replicas here that were damaged, and whose files were set aside for a new copy.",
-                self._host.damages,
+                found.damages,
             ),
         ):
             yield Sample(f"onelog_cluster_{name}_total", about, "counter", value)
