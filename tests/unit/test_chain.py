@@ -123,15 +123,15 @@ def test_a_bulk_counts_only_when_all_before_it_are_in_the_store(store, access):
 
 def test_the_first_message_after_silence_does_not_linger_and_the_next_ones_leave_together(store):
     owner = Owner()
-    chain = open_chain(store, owner, linger_s=0.3)
+    chain = open_chain(store, owner, linger_s=3.0)
     began = time.monotonic()
     add(chain, 1)
     chain.wait(WAIT_S)
-    assert time.monotonic() - began < 0.25
+    assert time.monotonic() - began < 2.9
     for record in range(2, 6):
         add(chain, record)
     chain.wait(WAIT_S)
-    assert 0.25 < time.monotonic() - began < WAIT_S
+    assert 2.9 < time.monotonic() - began < WAIT_S
     assert owner.counts == [1, 2]
     chain.close(WAIT_S)
 

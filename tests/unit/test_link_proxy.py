@@ -100,13 +100,12 @@ def test_a_delayed_direction_is_late_and_complete(proxy):
             proxy.delay(1, 9, 0.5)
             begun = time.monotonic()
             writer.write(b"hello")
-            assert await asyncio.wait_for(reader.readexactly(5), 5) == b"hello"
+            assert await asyncio.wait_for(reader.readexactly(5), 30) == b"hello"
             assert time.monotonic() - begun >= 0.5
+            proxy.delay(1, 9, 600.0)
             proxy.heal()
-            begun = time.monotonic()
             writer.write(b"again")
-            assert await asyncio.wait_for(reader.readexactly(5), 5) == b"again"
-            assert time.monotonic() - begun < 0.5
+            assert await asyncio.wait_for(reader.readexactly(5), 30) == b"again"
             writer.close()
             await writer.wait_closed()
 
