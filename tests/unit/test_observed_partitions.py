@@ -25,7 +25,7 @@ PARTITIONS = 2
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies that nobody needs go soon."""
-    monkeypatch.setattr(observing, "LINGER_S", 0.2)
+    monkeypatch.setattr(observing, "LINGER_S", 0.6)
     monkeypatch.setattr(observing, "LOOK_S", 0.1)
 
 
@@ -80,7 +80,7 @@ async def test_every_filter_is_granted_and_gets_what_comes_after_it_in_order(far
         writer = await client_of(there, "writer")
         await say(writer, "far/x", range(5))
         readers = []
-        for number, text in enumerate(("far/x", "far/#", "#", "$exclusive/far/x")):
+        for number, text in enumerate(("far/x", "far/#", "#")):
             readers.append(await client_of(here, f"r{number}"))
             assert await readers[-1].subscribe(text, 1) == 1
         sent = await say(writer, "far/x", range(5, 45))
@@ -141,7 +141,7 @@ async def test_a_copy_goes_after_its_last_reader_and_comes_again(far, quick) -> 
             sent = await say(writer, "far/x", range(10 * turn, 10 * turn + 5))
             assert await reader.take(5) == sent
             assert has_files(other)
-            await asyncio.sleep(0.5)  # longer than a copy lingers: somebody needs it
+            await asyncio.sleep(1.2)  # longer than a copy lingers: somebody needs it
             assert len(other.cluster.observers.keys) == PARTITIONS
             await reader.drop()
             await until(

@@ -89,6 +89,8 @@ class Observing:
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
         self._again = False
+        self._bringing: list[Collection[PartitionKey]] = []
+        """What readers wait for at this moment: it is needed, too."""
         streams.on_change.append(self._streams_changed)
 
     # -- for readers
@@ -105,9 +107,13 @@ class Observing:
         """Have copies of all partitions of these filters, and wait for them a while."""
         keys = {self._key(source) for text in filters for source in self.sources(text)}
         self._need(keys, is_new=True)
-        await self._observers.until_copied(
-            [key for key in keys if key in self._observers.keys], WAIT_S
-        )
+        waiting = [key for key in keys if key in self._observers.keys]
+        self._bringing.append(waiting)
+        try:
+            await self._observers.until_copied(waiting, WAIT_S)
+        finally:
+            self._bringing.remove(waiting)
+            self._need(waiting, is_new=False)
 
     def check(self, text: str) -> None:
         """Raise Unavailable where a copy of a partition of this filter is still missing."""
@@ -193,6 +199,7 @@ class Observing:
     async def _look(self) -> None:
         filters = {text for give in self.wants for text in give()}
         needed: set[PartitionKey] = set()
+        needed.update(*self._bringing)
         for number, text in enumerate(filters, 1):
             needed.update(map(self._key, self.sources(text)))
             if not number % _FILTERS_PER_PASS:
