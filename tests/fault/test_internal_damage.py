@@ -29,7 +29,7 @@ from onelog.broker import (
     Retention,
     StreamConfig,
 )
-from onelog.broker.session_rows import STREAM as SESSIONS
+from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.shards import STATE_UNKNOWN
 from onelog.config import Config
 from onelog.protocols.amqp.hub import Hub as AmqpHub

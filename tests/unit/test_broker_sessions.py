@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -11,8 +10,8 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import NotAuthorized, StorageFull
-from onelog.broker import EARLIEST, LOCAL, Broker, Session, SessionRecord, late_rows
-from onelog.broker.session_rows import NEVER_MS
+from onelog.broker import EARLIEST, LOCAL, Broker, Session, SessionRecord
+from onelog.broker.sessions import NEVER_MS
 from tests.support.brokers import running, say
 
 
@@ -259,145 +258,3 @@ async def test_a_session_that_ended_leaves_its_client_id_to_everybody(tmp_path: 
     async with running(tmp_path) as broker:
         await broker.sessions.detach(await attach(broker, Peer(), expiry_ms=0))
         assert not (await attach(broker, Peer(), owner="bob")).resumed
-
-
-def rows_written(broker: Broker) -> int:
-    """How many rows the stream of sessions has got."""
-    return sum(int(row.end_offset) for row in broker.streams.get("~sessions").partitions)
-
-
-LONG_MS = 700_000
-
-
-@pytest.mark.parametrize("expiry_ms", [LONG_MS, NEVER_MS])
-async def test_a_client_that_is_soon_back_needs_no_row(tmp_path: Path, expiry_ms: int) -> None:
-    """Its row says that it is there, also after the broker was killed."""
-    async with running(tmp_path / "data") as broker:
-        session = await attach(broker, Peer(), expiry_ms=expiry_ms)
-        await give_cursor(broker, session)
-        written = rows_written(broker)
-        for _ in range(3):
-            await broker.sessions.detach(session)
-            away = broker.sessions.get("client")
-            assert away is not None
-            assert away.detached_at_ms is not None
-            session = await attach(broker, Peer(), expiry_ms=expiry_ms)
-            assert session.resumed
-            assert broker.sessions.get("client") is session.record
-            assert session.record.detached_at_ms is None
-        assert rows_written(broker) == written
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")
-    async with running(tmp_path / "killed") as broker:
-        session = await attach(broker, Peer(), expiry_ms=expiry_ms)
-        assert session.resumed
-        assert session.record.cursors == ("s",)
-        assert rows_written(broker) == written
-
-
-async def test_a_client_that_went_just_before_the_broker_stopped_counts_from_then(
-    tmp_path: Path,
-) -> None:
-    clock = ManualClock()
-    async with running(tmp_path, clock=clock) as broker:
-        session = await attach(broker, Peer(), expiry_ms=LONG_MS)
-        await broker.sessions.detach(session)
-        written = rows_written(broker)
-    clock.advance(600)
-    for _restart in range(2):
-        async with running(tmp_path, clock=clock) as broker:
-            assert rows_written(broker) == written + 1
-            assert broker.sessions.get("client") is not None
-    clock.advance(101)
-    async with running(tmp_path, clock=clock) as broker:
-        async with asyncio.timeout(30):
-            while broker.sessions.get("client") is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-
-
-async def test_a_session_of_a_broker_that_was_killed_lasts_no_shorter_and_counts_from_the_start(
-    tmp_path: Path,
-) -> None:
-    """Its row says that the client was there. The time of the next start is written down."""
-    clock = ManualClock()
-    async with running(tmp_path / "data", clock=clock) as broker:
-        await broker.sessions.detach(await attach(broker, Peer(), expiry_ms=LONG_MS))
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")
-    clock.advance(LONG_MS / 1000 + 1)
-    async with running(tmp_path / "killed", clock=clock) as broker:
-        record = broker.sessions.get("client")
-        assert record is not None
-        assert record.detached_at_ms == clock.now_ms()
-    clock.advance(LONG_MS / 1000 + 1)
-    async with running(tmp_path / "killed", clock=clock) as broker:
-        async with asyncio.timeout(30):
-            while broker.sessions.get("client") is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-
-
-async def test_a_client_that_stays_away_is_written_and_so_is_its_return(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(late_rows, "LATE_S", 0.0)
-    async with running(tmp_path) as broker:
-        session = await attach(broker, Peer(), expiry_ms=LONG_MS)
-        written = rows_written(broker)
-        await broker.sessions.detach(session)
-        async with asyncio.timeout(30):
-            while broker.sessions._away:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        assert rows_written(broker) == written + 1
-        again = await attach(broker, Peer(), expiry_ms=LONG_MS)
-        assert again.resumed
-        assert rows_written(broker) == written + 2
-
-
-@pytest.mark.parametrize("before_ms, now_ms", [(50_000, 50_000), (NEVER_MS, 50_000)])
-async def test_a_client_that_is_back_in_a_session_that_expires_is_written(
-    tmp_path: Path, before_ms: int, now_ms: int
-) -> None:
-    """Otherwise the session could expire, after a crash, by the time when it went before."""
-    async with running(tmp_path) as broker:
-        await broker.sessions.detach(await attach(broker, Peer(), expiry_ms=before_ms))
-        written = rows_written(broker)
-        assert (await attach(broker, Peer(), expiry_ms=now_ms)).resumed
-        assert rows_written(broker) == written + 1
-
-
-async def test_in_a_cluster_a_client_that_goes_or_is_back_is_written(tmp_path: Path) -> None:
-    """A node that was deposed and has not heard of it learns it from this write."""
-    async with running(tmp_path) as broker:
-        session = await attach(broker, Peer())
-        written = rows_written(broker)
-        broker.shards.is_elected = True
-        await broker.sessions.detach(session)
-        assert rows_written(broker) == written + 1
-        assert (await attach(broker, Peer())).resumed
-        assert rows_written(broker) == written + 2
-        broker.shards.is_elected = False
-
-
-@pytest.mark.parametrize("fails", [True, False])
-async def test_a_client_that_is_back_is_written_while_nobody_knows_what_its_row_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    """Its last row is under way, or it failed: it may be in the log all the same."""
-    async with running(tmp_path) as broker:
-        session = await attach(broker, Peer())
-        runs, held = broker.sessions._runs, asyncio.get_running_loop().create_future()
-        assert runs is not None
-        with monkeypatch.context() as patch:
-            patch.setattr(type(runs), "put", lambda *_row: held)
-            changed = msgspec.structs.replace(session.record, body=b"changed")
-            update = asyncio.create_task(broker.sessions.update(session, changed))
-            await asyncio.sleep(0)
-        if fails:
-            held.set_exception(StorageFull("no room"))
-            with pytest.raises(StorageFull):
-                await update
-        written = rows_written(broker)
-        assert (await attach(broker, Peer())).resumed
-        assert rows_written(broker) == written + 1
-        if not fails:
-            update.cancel()
-        assert (await attach(broker, Peer())).resumed
-        assert rows_written(broker) == written + 1, "now it is known"

@@ -9,9 +9,8 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import LimitExceeded, StateUnknown, StorageFull, Unavailable
-from onelog.broker import LOCAL, Broker, Message, Session, SessionRecord, session_rows, sessions
-from onelog.broker.kept import KeptRow
-from onelog.broker.session_rows import NEVER_MS, STREAM
+from onelog.broker import LOCAL, Broker, Message, Session, SessionRecord, sessions
+from onelog.broker.sessions import NEVER_MS, STREAM
 from onelog.broker.shards import STATE_UNKNOWN
 from onelog.log.catalog import Catalog
 from onelog.metadata.local import LocalStore
@@ -72,7 +71,7 @@ async def test_sessions_of_the_version_before_are_in_the_stream_after_a_start(
 async def test_more_old_sessions_than_one_batch_takes_are_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_rows, "_CHUNK_BYTES", 500)
+    monkeypatch.setattr(sessions, "_CHUNK_BYTES", 500)
     rows = [record(number) for number in range(50)]
     await write_as_before(tmp_path, rows)
     async with running(tmp_path) as broker:
@@ -87,7 +86,7 @@ async def test_a_start_that_ends_while_sessions_are_taken_over_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Whatever was reached: the next start finds every session once, as it was."""
-    monkeypatch.setattr(session_rows, "_CHUNK_BYTES", 500)
+    monkeypatch.setattr(sessions, "_CHUNK_BYTES", 500)
     rows = [record(number) for number in range(20)]
     await write_as_before(tmp_path, rows)
     with monkeypatch.context() as patched:
@@ -104,7 +103,7 @@ async def test_a_start_that_ends_while_sessions_are_taken_over_loses_none(
             left = 0 if step == "first batch" else 1
             real_put = sessions.KeptTable.put
 
-            def put(self: sessions.KeptTable, batch: list[KeptRow]) -> object:
+            def put(self: sessions.KeptTable, batch: list[sessions.KeptRow]) -> object:
                 nonlocal left
                 if not left:
                     raise Unavailable("the process ends here")

@@ -9,7 +9,7 @@ import pytest
 from onelog.base.errors import NotOwner, StateUnknown
 from onelog.broker.kept import KeptTable
 from onelog.broker.kept_runs import BYTES_MAX, KeptRuns
-from onelog.broker.session_rows import NEVER_MS
+from onelog.broker.sessions import NEVER_MS
 from tests.support.brokers import running
 
 

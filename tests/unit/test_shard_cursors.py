@@ -12,8 +12,8 @@ from onelog.base.clock import ManualClock
 from onelog.base.errors import NotLeader, NotOwner, StateLoading
 from onelog.broker import EARLIEST, LOCAL, Broker, OffsetCursor, Session
 from onelog.broker.kept import KeptTable
-from onelog.broker.session_rows import NEVER_MS
-from onelog.broker.session_rows import STREAM as SESSIONS
+from onelog.broker.sessions import NEVER_MS
+from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.cursors.owners import owner_of
 from onelog.protocols.mqtt.session_state import cursor_name
 from tests.support.brokers import read_all, running, say, spoken

@@ -34,8 +34,7 @@ from onelog.broker.observing import Observing
 from onelog.broker.publish import Publisher
 from onelog.broker.replica_reads import until_visible
 from onelog.broker.seeking import Redriven, places, redrive, seek
-from onelog.broker.session_rows import SessionRecord
-from onelog.broker.sessions import Session, Sessions
+from onelog.broker.sessions import Session, SessionRecord, Sessions
 from onelog.broker.spans import Spans
 from onelog.broker.views import NamedView, NamedViews
 from onelog.broker.write_times import NotedPublisher

@@ -30,8 +30,7 @@ from onelog.broker.nodes import ClusterNodes
 from onelog.broker.objects import NO_PRICES, CacheSettings, Objects
 from onelog.broker.observing import Observing
 from onelog.broker.publish import Publisher
-from onelog.broker.session_rows import SessionRecord
-from onelog.broker.sessions import Sessions
+from onelog.broker.sessions import SessionRecord, Sessions
 from onelog.broker.shards import Shards
 from onelog.broker.spans import Spans
 from onelog.broker.views import NamedViews

@@ -3,19 +3,16 @@
 Rules: a client id has one connection at a time; a second one takes over, and the first is closed. A
 session belongs to the user who made it: nobody else takes it over, resumes it or ends it. A
 persistent session is a row of the internal stream `~sessions`, written when it begins, when its
-peer has stayed away for a moment (`late_rows.py`), when a peer is back of which the row says that
-it went, and when it ends. It expires by a timer, also when the broker was down in between. Where
-the row says that the peer is there, because the broker was killed, its time begins at the next
-start: it may last longer then, and never shorter (ADR 124). When that stream is damaged, no session
-is known: no client is attached, because a kept session must not count as absent (ADR 14). The
-sessions of a shard are known while this node owns it; after an election, clients of the earlier
-owner count as gone from then on.
+peer goes, and when it ends; it expires by a timer, also when the broker was down in between. When
+that stream is damaged, no session is known: no client is attached, because a kept session must not
+count as absent (ADR 14). The sessions of a shard are known while this node owns it; after an
+election, clients of the earlier owner count as gone from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -33,23 +30,39 @@ from onelog.base.errors import (
     StorageFull,
     again,
 )
-from onelog.broker.client_turns import Turn, turn_of
-from onelog.broker.kept import KeptTable
+from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.kept_runs import KeptRuns
-from onelog.broker.late_rows import LateRows
-from onelog.broker.session_rows import NEVER_MS, STREAM, SessionRecord, chunks_of, decode_row
 from onelog.broker.shards import STATE_UNKNOWN, Shards
 from onelog.log.catalog import Catalog
 from onelog.metadata.store import MetadataStore
 
+STREAM: Final = "~sessions"
+NEVER_MS = -1
 RECORD_BYTES_MAX: Final = 1_500_000
 """Bytes of one kept session."""
-LATE_EXPIRY_MS: Final = 600_000
-"""Of sessions that last shorter, the row says at once that the client went."""
 _OLD_PREFIX: Final = "sessions/"
 """Where older versions kept sessions in the metadata store."""
 _AT_ONCE: Final = 2000
 """Sessions that are looked at before others have a turn."""
+_CHUNK_BYTES: Final = 1024 * 1024
+"""Rows of the metadata store that become one batch, plus at most one more."""
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A persistent session as it is kept."""
+
+    client_id: str
+    protocol: str
+    owner: str = ""
+    """The user that it belongs to; empty: an older version wrote it, and the next user to attach
+    has it."""
+    expiry_ms: int
+    """How long it outlives its connection; 0: not at all, NEVER_MS: for ever."""
+    detached_at_ms: int | None = None
+    cursors: tuple[str, ...] = ()
+    """Cursors that end with it."""
+    body: bytes = b""
+    """State that only the protocol understands."""
 
 
 class Session:
@@ -68,6 +81,35 @@ class Session:
     def is_kept(self) -> bool:
         """Whether it outlives its connection."""
         return self.record.expiry_ms != 0
+
+
+class _Turn:
+    """Lets one task at a time act for a client; forgotten when no task waits for it."""
+
+    __slots__ = ("_client_id", "_lock", "_turns", "_waiting")
+
+    def __init__(self, turns: dict[str, _Turn], client_id: str) -> None:
+        self._turns = turns
+        self._client_id = client_id
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    async def __aenter__(self) -> None:
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._lock.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            del self._turns[self._client_id]
 
 
 class Sessions:
@@ -98,15 +140,9 @@ class Sessions:
         self._end = end
         self._attached: dict[str, Session] = {}
         self._kept: dict[str, SessionRecord] = {}
-        self._writes: dict[str, asyncio.Future[None]] = {}
-        """The last write of a client's row, while it is under way, and for good if it failed: the
-        stream may say another thing than `_kept`."""
-        self._away: set[str] = set()
-        """Clients that went, while their rows say that they are there."""
-        self._late = LateRows(self._say_away)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[str, _Turn] = {}
         self.takeovers = 0
         self.on_error: Callable[[OnelogError], None] = lambda _error: None
 
@@ -138,7 +174,6 @@ class Sessions:
             since_ms = row.detached_at_ms
             if since_ms is None:  # its owner stopped before the client left
                 since_ms = now_ms
-                self._went(row.client_id)
             record = msgspec.structs.replace(row, detached_at_ms=since_ms)
             self._kept[record.client_id] = record
             self._arm(record)
@@ -157,8 +192,7 @@ class Sessions:
         for number, client_id in enumerate({*self._kept, *self._attached}, 1):
             if self._shards.of(client_id.encode()) == shard:
                 self._disarm(client_id)
-                self._forget(client_id)
-                self._writes.pop(client_id, None)
+                self._kept.pop(client_id, None)
                 attached = self._attached.pop(client_id, None)
                 lost += [] if attached is None else [attached]
             if number % _AT_ONCE == 0:
@@ -177,13 +211,13 @@ class Sessions:
         table = await self._open_table()
         rows = await table.load(shard)
         old = {key: row for key, row in self._old.items() if self._shards.of(key) == shard}
-        for chunk in chunks_of(old):
+        for chunk in _chunks(old):
             await table.put(chunk)
         for key in old:
             del self._old[key]
         if old and not self._old:
             await self._store.delete(_OLD_PREFIX, prefix=True)
-        return [decode_row(*row) for row in (rows | old).items()]
+        return [_decode(*row) for row in (rows | old).items()]
 
     async def _open_table(self) -> KeptTable:
         async with self._opening:
@@ -196,15 +230,7 @@ class Sessions:
             table = await self._open_table()
             self._runs = self._runs or KeptRuns(table.put)
         key = client_id.encode()
-        write = self._writes[client_id] = self._runs.put(self._shards.of(key), key, row)
-        try:
-            await write
-        except BaseException:
-            if client_id not in self._kept:  # its next row is written in any case
-                self._writes.pop(client_id, None)
-            raise
-        if self._writes.get(client_id) is write:
-            del self._writes[client_id]
+        await self._runs.put(self._shards.of(key), key, row)
 
     def check_known(self) -> None:
         """Raise StateUnknown when kept sessions cannot be read."""
@@ -271,7 +297,7 @@ class Sessions:
             )
             session = self._attached[client_id] = Session(record, on_takeover, resumed=False)
             return session
-        async with turn_of(self._turns, client_id):
+        async with self._turn(client_id):
             self.check(client_id)  # the shard may be lost by now
             known = self.get(client_id)
             if known is not None and known.owner not in ("", owner):
@@ -282,7 +308,6 @@ class Sessions:
                 await old.on_takeover()
                 self.check(client_id)
             self._disarm(client_id)
-            self._late.forget(client_id)
             kept = self._kept.get(client_id)
             ending = old.record if old is not None else kept
             if ending is not None and (clean or ending.expiry_ms == 0):
@@ -300,10 +325,7 @@ class Sessions:
             )
             session = Session(record, on_takeover, resumed=kept is not None)
             self._attached[client_id] = session
-            if kept is not None and self._says(kept, record):
-                self._kept[client_id] = record
-                self._away.discard(client_id)
-            elif expiry_ms != 0:
+            if expiry_ms != 0:
                 try:
                     await self._keep(record)
                 except NotLeader:
@@ -317,6 +339,13 @@ class Sessions:
             client_id in self._attached or client_id in self._kept or client_id in self._turns
         )
 
+    def _turn(self, client_id: str) -> _Turn:
+        """One connection at a time attaches, detaches or expires for a client."""
+        turn = self._turns.get(client_id)
+        if turn is None:
+            turn = self._turns[client_id] = _Turn(self._turns, client_id)
+        return turn
+
     async def update(self, session: Session, record: SessionRecord) -> None:
         """Keep the changes of an attached session."""
         session.record = record
@@ -328,7 +357,7 @@ class Sessions:
         client_id = session.record.client_id
         if self._attached.get(client_id) is not session:
             return  # another connection took over, and may wait for this one
-        async with turn_of(self._turns, client_id):
+        async with self._turn(client_id):
             record = session.record
             if self._attached.get(client_id) is not session:
                 return
@@ -339,13 +368,7 @@ class Sessions:
                 await self._finish(record)
                 return
             record = msgspec.structs.replace(record, detached_at_ms=self._clock.now_ms())
-            kept = self._kept.get(client_id)
-            lasts = record.expiry_ms == NEVER_MS or record.expiry_ms >= LATE_EXPIRY_MS
-            if lasts and kept is not None and self._says(kept, record):
-                self._kept[client_id] = record
-                self._went(client_id)
-            else:
-                await self._keep(record)
+            await self._keep(record)
             self._arm(record)
 
     async def end(self, client_id: str) -> None:
@@ -361,7 +384,7 @@ class Sessions:
         Raises NotFound, Conflict.
         """
         self.check(client_id)
-        async with turn_of(self._turns, client_id):
+        async with self._turn(client_id):
             if client_id in self._attached:
                 raise Conflict(
                     f"a connection speaks for the session {client_id!r}: end the connection first"
@@ -382,48 +405,6 @@ class Sessions:
         if timer is not None:
             timer.cancel()
 
-    def _says(self, kept: SessionRecord, record: SessionRecord) -> bool:
-        """Whether a client's row in the stream says all that counts of a record: the same, and that
-        the client is there. Of a session that never expires, the row may say since when it is away.
-
-        In a cluster the row is written all the same: a node that was deposed unawares finds that
-        out by it, and the next owner knows who is away.
-        """
-        return (
-            not self._shards.is_elected
-            and record.client_id not in self._writes
-            and (
-                kept.detached_at_ms is None
-                or record.client_id in self._away
-                or record.expiry_ms == NEVER_MS
-            )
-            and msgspec.structs.replace(kept, detached_at_ms=record.detached_at_ms) == record
-        )
-
-    def _went(self, client_id: str) -> None:
-        """A client is away, and its row says that it is there."""
-        if not self._shards.is_elected:
-            self._away.add(client_id)
-            self._late.add(client_id)
-
-    async def _say_away(self, client_id: str) -> None:
-        """A client stayed away: its row says so from now on."""
-        async with turn_of(self._turns, client_id):
-            record = self._kept.get(client_id)
-            if record is None or client_id in self._attached or client_id not in self._away:
-                return
-            try:
-                await self._keep(record)
-            except NotLeader:
-                pass  # the shard is lost: its next owner counts from its election
-            except OnelogError as error:
-                self.on_error(error)
-
-    def _forget(self, client_id: str) -> None:
-        self._kept.pop(client_id, None)
-        self._away.discard(client_id)
-        self._late.forget(client_id)
-
     async def _keep(self, record: SessionRecord) -> None:
         row = msgspec.json.encode(record)
         if len(row) > RECORD_BYTES_MAX:
@@ -433,7 +414,6 @@ class Sessions:
             )
         await self._put(record.client_id, row)
         self._kept[record.client_id] = record
-        self._away.discard(record.client_id)
 
     async def _finish(self, record: SessionRecord) -> None:
         # Its cursors first: a crash in between leaves a session that ends later. The other order
@@ -441,7 +421,7 @@ class Sessions:
         await self._end(record)
         if record.client_id in self._kept:
             await self._put(record.client_id, None)
-            self._forget(record.client_id)
+            self._kept.pop(record.client_id, None)
 
     def _arm(self, record: SessionRecord) -> None:
         if record.expiry_ms == NEVER_MS or record.detached_at_ms is None:
@@ -459,7 +439,7 @@ class Sessions:
         task.add_done_callback(self._tasks.discard)
 
     async def _finish_quietly(self, record: SessionRecord) -> None:
-        async with turn_of(self._turns, record.client_id):
+        async with self._turn(record.client_id):
             if self._kept.get(record.client_id) is not record:
                 return  # the client came back at the last moment
             try:
@@ -476,4 +456,26 @@ class Sessions:
         self._timers.clear()
         if self._tasks:
             await asyncio.gather(*self._tasks)
-        await self._late.close()
+
+
+def _decode(key: bytes, value: bytes) -> SessionRecord:
+    try:
+        return msgspec.json.decode(value, type=SessionRecord)
+    except msgspec.MsgspecError as error:
+        raise StateUnknown(
+            f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
+            " Restore the stream from a backup, then restart"
+        ) from None
+
+
+def _chunks(rows: dict[bytes, bytes]) -> Iterator[list[KeptRow]]:
+    chunk: list[KeptRow] = []
+    size = 0
+    for key, value in rows.items():
+        chunk.append((key, value))
+        size += len(key) + len(value)
+        if size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -25,7 +25,7 @@ from onelog.base.errors import (
     Unavailable,
 )
 from onelog.broker import note_failed_login
-from onelog.broker.session_rows import NEVER_MS
+from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
 from onelog.protocols.mqtt.codec_connect import ACCEPTED_V3

@@ -26,7 +26,7 @@ import msgspec
 from onelog.base import faults
 from onelog.base.errors import NotAuthorized, NotLeader, OnelogError, Timeout, Unavailable
 from onelog.broker import KeptTable, Notice, Principal
-from onelog.broker.session_rows import NEVER_MS
+from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.mapping import to_message
