@@ -9,7 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.conformance.mqtt_brokers import Server, free_port
+from tests.conformance.mqtt_brokers import Server
+from tests.support.ports import free_ports
 
 START_S = 90.0
 LACKS_RABBITMQ = "RabbitMQ is missing: run 'apt-get install rabbitmq-server' as root"
@@ -23,7 +24,7 @@ class RabbitMq(Server):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._dist_port, self._epmd_port = free_port(), free_port()
+        self._dist_port, self._epmd_port = free_ports(2)
 
     @property
     def port(self) -> int:
@@ -51,7 +52,7 @@ class RabbitMq(Server):
     def start(self) -> RabbitMq:
         script = find_rabbitmq()
         assert script is not None
-        self.ports.setdefault("amqp", free_port())
+        self.ports.setdefault("amqp", free_ports(1)[0])
         (self.folder / "plugins").write_text("[].\n")
         # Memory is the machine's and not the tests': no alarm by it.
         (self.folder / "rabbitmq.conf").write_text(

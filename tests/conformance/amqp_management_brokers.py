@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conformance.amqp_brokers import RabbitMq
-from tests.conformance.mqtt_brokers import DEADLINE_S, Onelog, Server, free_port
+from tests.conformance.mqtt_brokers import DEADLINE_S, Onelog, Server
+from tests.support.ports import free_ports
 
 STATISTICS_MS = 500
 
@@ -25,7 +26,7 @@ class ManagedRabbitMq(RabbitMq):
         }
 
     def start(self) -> ManagedRabbitMq:
-        port = self.ports.setdefault("amqp_management", free_port())
+        port = self.ports.setdefault("amqp_management", free_ports(1)[0])
         (self.folder / "management_plugins").write_text("[rabbitmq_management].\n")
         (self.folder / "management.conf").write_text(
             "vm_memory_high_watermark.relative = 0.9\n"

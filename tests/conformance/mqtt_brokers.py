@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from tests.support.forks import Fork, onelog, run_onelog
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -165,7 +166,7 @@ class Mosquitto(Server):
     def start(self) -> Mosquitto:
         binary = find_mosquitto()
         assert binary is not None
-        port = self.ports.setdefault("mqtt", free_port())
+        port = self.ports.setdefault("mqtt", free_ports(1)[0])
         (self.folder / "mosquitto.conf").write_text(
             f"listener {port} 127.0.0.1\n"
             "allow_anonymous true\n"
@@ -195,8 +196,3 @@ class Mosquitto(Server):
 
 def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])

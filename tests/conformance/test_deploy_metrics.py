@@ -23,8 +23,9 @@ import yaml
 from onelog.base.clock import SystemClock
 from onelog.cluster.watching import ReplicaWatch
 from onelog.observe import Troubles
-from tests.conformance.mqtt_brokers import DEADLINE_S, ROOT, Onelog, free_port
+from tests.conformance.mqtt_brokers import DEADLINE_S, ROOT, Onelog
 from tests.cross.clients import Amqp, Kafka, Mqtt, Said
+from tests.support.ports import free_ports
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "onelog.json").read_text())
@@ -159,7 +160,7 @@ class Scraping:
     """Prometheus with our own configuration, reading one broker more often than it asks for."""
 
     def __init__(self, folder, target: str) -> None:
-        self._port = free_port()
+        self._port = free_ports(1)[0]
         text = (PROMETHEUS / "prometheus.yml").read_text()
         assert "localhost:8080" in text
         text = text.replace("localhost:8080", target).replace("interval: 15s", "interval: 1s")

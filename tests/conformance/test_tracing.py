@@ -24,8 +24,9 @@ from opentelemetry.trace import SpanKind
 from onelog.base.clock import ManualClock
 from onelog.observe import Troubles
 from onelog.observe.tracing import QUEUE_SPANS_MAX, SENDING, SpanSender
-from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE, Onelog, environment, free_port
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE, Onelog, environment
 from tests.cross.clients import Amqp, Kafka, Mqtt, Said
+from tests.support.ports import free_ports
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -237,7 +238,7 @@ def test_one_trace_goes_from_mqtt_over_kafka_to_amqp(collector, tmp_path):
 
 
 def test_a_collector_that_is_away_costs_spans_and_no_message(tmp_path):
-    endpoint = f"http://127.0.0.1:{free_port()}/v1/traces"
+    endpoint = f"http://127.0.0.1:{free_ports(1)[0]}/v1/traces"
     server = Onelog(tmp_path, f"tracing.endpoint={endpoint}").start()
     mqtt = Mqtt(server.ports["mqtt"], 5, "t/mqtt")
     mqtt.write(Said(b"x", [("traceparent", SAMPLED.encode())]), "t/mqtt")
@@ -248,7 +249,7 @@ def test_a_collector_that_is_away_costs_spans_and_no_message(tmp_path):
 
 async def test_a_collector_that_is_away_is_a_trouble_that_does_not_block():
     troubles = Troubles(ManualClock())
-    sender = SpanSender(f"http://127.0.0.1:{free_port()}/v1/traces", "n", "1", troubles)
+    sender = SpanSender(f"http://127.0.0.1:{free_ports(1)[0]}/v1/traces", "n", "1", troubles)
     context = sender.context({"traceparent": SAMPLED})
     assert context is not None
     sender.add("append", "main", context, (1, 2), {})

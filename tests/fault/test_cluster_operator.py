@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.etcd import EtcdCluster, free_ports, needs_etcd
+from tests.support.etcd import EtcdCluster, needs_etcd
+from tests.support.ports import free_ports
 
 pytestmark = [needs_etcd, pytest.mark.fault]
 

@@ -25,7 +25,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from onelog.cluster_assembly import init_cluster
 from onelog.config import load
-from tests.support.etcd import EtcdCluster, find_etcd, free_ports, needs_etcd
+from tests.support.etcd import EtcdCluster, find_etcd, needs_etcd
+from tests.support.ports import free_ports
 from tests.support.served import Served
 
 pytestmark = [needs_etcd, pytest.mark.fault]

@@ -11,7 +11,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -19,6 +18,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from tests.support.ports import free_ports
 
 START_S = 20.0
 HEARTBEAT_MS, ELECTION_MS = 50, 500
@@ -32,14 +33,6 @@ def find_etcd() -> str | None:
 needs_etcd = pytest.mark.skipif(
     find_etcd() is None, reason="etcd is not here: `apt-get install etcd-server`"
 )
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _end_with_parent() -> None:

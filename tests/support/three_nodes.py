@@ -28,10 +28,11 @@ import msgspec
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from onelog.cluster.link.address import LinkAddress
-from tests.support.etcd import EtcdCluster, free_ports
+from tests.support.etcd import EtcdCluster
 from tests.support.faulty_nodes import SIGNAL, Plan, hits, in_force, onelog_with_faults, write_plan
 from tests.support.forks import Fork, onelog
 from tests.support.link_proxy import LinkProxy
+from tests.support.ports import free_ports
 
 START_S = 60.0
 STOP_S = 40.0

@@ -27,7 +27,7 @@ from onelog.observe import LoopLag, Registry, Sample
 from onelog.observe.loop_lag import EVERY_S
 from onelog.security.roles import AdminRole
 from tests.support.admin import admin_api, client_of
-from tests.support.etcd import free_ports
+from tests.support.ports import free_ports
 
 
 def work_for(seconds: float) -> None:

@@ -162,10 +162,10 @@ async def test_a_change_is_refused_while_a_leader_does_not_answer(
     await begin(nodes)
     monkeypatch.setattr("onelog.cluster.topic_moves.LED_S", 0.3)
 
-    async def away(_questions: object) -> None:
+    async def away(_questions: object, _seen: object) -> None:
         raise Unavailable("cut off")
 
-    monkeypatch.setattr(nodes[1].cluster.topic_moves, "_ask", away)
+    monkeypatch.setattr(nodes[1].cluster.topic_moves, "_words", away)
     with pytest.raises(Unavailable, match="try again"):
         await nodes[1].broker.streams.create(NEW)
     assert all(node.broker.streams.find("new") is None for node in nodes.running.values())

@@ -124,21 +124,26 @@ class TopicMoves:
         return EndsWord(end, await holds_any(partition, question.topics))
 
     async def ask(self, questions: Questions) -> dict[SourceKey, HomeEnd]:
-        """See `Hosting`."""
+        """See `Hosting`. Where the metadata cannot be read, nobody waits for leaders."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LED_S
         while True:
+            why: OnelogError = Unavailable("a leader changed meanwhile")
             try:
-                return await self._ask(questions)
+                seen = SeenTerms(self._rows, self._known, map(_key, questions))
+                found = await self._words(questions, seen)
             except OnelogError as error:
-                if loop.time() >= until:
-                    raise Unavailable(
-                        f"not every leader says where its partition ends ({error}): try again"
-                    ) from error
+                why = error
+            else:
+                if await seen.still_lead():
+                    return found
+            if loop.time() >= until:
+                raise Unavailable(
+                    f"not every leader says where its partition ends ({why}): try again"
+                ) from why
             await asyncio.sleep(AGAIN_S)
 
-    async def _ask(self, questions: Questions) -> dict[SourceKey, HomeEnd]:
-        seen = SeenTerms(self._rows, self._known, map(_key, questions))
+    async def _words(self, questions: Questions, seen: SeenTerms) -> dict[SourceKey, HomeEnd]:
         by_node: dict[int, list[EndsQuestion]] = {}
         for key, topics in questions.items():
             leader, _node_epoch, _epoch = seen.term(_key(key))
@@ -151,8 +156,6 @@ class TopicMoves:
                 words = await self._call(node, ENDS, asked, list[EndsWord], CALL_S)
             for row, word in zip(asked, words, strict=True):
                 found[row.stream_id, row.partition] = HomeEnd(word.end, word.holds)
-        if not await seen.holds():
-            raise Unavailable("a leader changed meanwhile")
         return found
 
     # -- who writes to the new homes
