@@ -2,7 +2,8 @@
 
 Rules: the twin is the specification. The interpreter's lock guards the fields, so taking a free
 lock is a few stores. Whoever finds it taken sleeps at `bell` without the interpreter's lock. The
-bell is rung once for one sleeper, who then looks again: the lock may have another owner by then.
+bell is rung for one sleeper, and the lock is kept for that one: its last owner, who still has the
+interpreter's lock, could otherwise take it again and again before the sleeper looks.
 """
 
 cdef extern from "pythread.h":
@@ -29,7 +30,7 @@ cdef class StateLock:
     cdef bint take_now(self) noexcept:
         """Take it, if nobody else has it."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        if self.depth and self.owner != me:
+        if self.is_kept or (self.depth and self.owner != me):
             return False
         self.owner = me
         self.depth += 1
@@ -37,12 +38,15 @@ cdef class StateLock:
 
     cdef int take(self) except -1:
         """Take it, when nobody else has it."""
-        while not self.take_now():
-            self.waiting += 1
-            with nogil:
-                PyThread_acquire_lock(self.bell, 1)
-            self.waiting -= 1
-            self.is_rung = False
+        if self.take_now():
+            return 0
+        self.waiting += 1
+        with nogil:
+            PyThread_acquire_lock(self.bell, 1)
+        self.waiting -= 1
+        self.is_kept = False
+        self.owner = PyThread_get_thread_ident()
+        self.depth = 1
         return 0
 
     cdef int give(self) except -1:
@@ -50,8 +54,8 @@ cdef class StateLock:
         if self.depth == 0 or self.owner != PyThread_get_thread_ident():
             raise RuntimeError("the lock is not this thread's")
         self.depth -= 1
-        if self.depth == 0 and self.waiting and not self.is_rung:
-            self.is_rung = True
+        if self.depth == 0 and self.waiting:
+            self.is_kept = True
             PyThread_release_lock(self.bell)
         return 0
 
