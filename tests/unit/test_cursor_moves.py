@@ -179,7 +179,7 @@ async def test_a_move_whose_offsets_were_not_kept_is_read_in_order_after_the_res
         await broker.streams.create(other)
         await say(broker, "a/b", *numbers(0, 10))
         await say(broker, "x", *numbers(0, 10))
-        real, calls = broker.streams._rows.save, 0
+        real, calls = broker.streams._save, 0
 
         async def only_once(*rows: object, **options: object) -> None:
             nonlocal calls
@@ -190,7 +190,7 @@ async def test_a_move_whose_offsets_were_not_kept_is_read_in_order_after_the_res
             else:
                 raise StorageError("the disk is full")
 
-        broker.streams._rows.save = only_once  # type: ignore[method-assign,assignment]
+        broker.streams._save = only_once  # type: ignore[method-assign,assignment]
         with pytest.raises(StorageError):
             await broker.streams.alter(msgspec.structs.replace(other, captures=("x", "a/b")))
         await say(broker, "a/b", *numbers(20, 30))
@@ -210,7 +210,7 @@ async def test_a_topic_that_is_written_first_while_its_stream_is_made_is_read_in
 ) -> None:
     """I5: nobody could know of it when the change was written down."""
     async with running(tmp_path) as broker:
-        real, calls = broker.streams._rows.save, 0
+        real, calls = broker.streams._save, 0
 
         async def late(*rows: object, **options: object) -> None:
             nonlocal calls
@@ -219,7 +219,7 @@ async def test_a_topic_that_is_written_first_while_its_stream_is_made_is_read_in
             if calls == 1:
                 await say(broker, "a/b", "0", "1")
 
-        broker.streams._rows.save = late  # type: ignore[method-assign,assignment]
+        broker.streams._save = late  # type: ignore[method-assign,assignment]
         await broker.streams.create(StreamConfig(name="moved", captures=("a/b",)))
         await say(broker, "a/b", "2")
         assert calls == 3

@@ -35,7 +35,7 @@ from onelog.cursors.sources import Everything
 from onelog.kernel import QueueFeed, Unconcerned, scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.handle import Cold, PartitionHandle
-from onelog.log.moves import Move, is_passed
+from onelog.log.moves import Move
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
@@ -199,10 +199,8 @@ class Live:
             for partition in stream.partitions:
                 self._take_up(stream, partition)
         near = [source for row in streams for source in self._by_stream.get(row.name, ())]
-        fresh = [row for row in dict.fromkeys(near) if row not in self._held and self._hold(row)]
-        self._held[:] = [row for row in (*self._held, *fresh) if row.is_followed]
-        if self._held:  # it may be known now where an old home ended; others hear of it first
-            self._call_soon(self._release)
+        looked = dict.fromkeys((*self._held, *near))
+        self._held[:] = [row for row in looked if row.is_followed and self._hold(row)]
         self._tell_left_out()
 
     def _take_up(self, stream: Stream, partition: PartitionHandle) -> None:
@@ -251,7 +249,9 @@ class Live:
         """Whether everything that was written before a move has been handed out."""
         for key, end in move.after:
             old = self._sources.get(key)
-            if old is not None and not is_passed(old.partition, old.position, end):
+            if old is None or old.partition.stopped is not None:
+                continue
+            if old.position < min(end, old.partition.end_offset):
                 return False
         return True
 

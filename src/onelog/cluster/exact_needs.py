@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from onelog.base.errors import NotFound, OnelogError, Unavailable
+from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import PartitionId
 from onelog.cluster.elections import ShardServices
 from onelog.cluster.known import KnownCluster
@@ -108,18 +108,11 @@ class SeenTerms:
         return self._terms[key]
 
     async def holds(self) -> bool:
-        """Whether a fresh read shows the same leaders in the same epochs."""
-        try:
-            return await self.still_lead()
-        except OnelogError:
-            return False
-
-    async def still_lead(self) -> bool:
-        """See `holds`. Raises OnelogError when the metadata cannot be read."""
+        """Whether the same lead in the same epochs, by a fresh read."""
         for key, term in self._terms.items():
             try:
                 row, _revision = await self._rows.read(key)
-            except NotFound:
+            except OnelogError:
                 return False
             if term_of(row) != term:
                 return False

@@ -42,11 +42,8 @@ from onelog.cluster.port import PartitionPort
 from onelog.cluster.replica import ClusterReplica
 from onelog.cluster.row_store import RowStore
 from onelog.cluster.rows import NodeFacts, row_key, settled_count
-from onelog.cluster.topic_moves import TopicMoves
 from onelog.log.catalog import Catalog
 from onelog.log.config import StreamConfig
-from onelog.log.moves import SourceKey
-from onelog.log.moves_over_nodes import HomeEnd, Questions
 from onelog.log.partition import Partition
 from onelog.log.progress import Role
 from onelog.log.promises import Durability
@@ -105,8 +102,6 @@ class ReplicaHost:
         """0: this node is not registered yet, and copies nothing."""
         self._facts: Mapping[int, NodeFacts] = {}
         self.catalog: Catalog | None = None
-        self.moves: TopicMoves | None = None
-        """Asks the other nodes when topics move; None: this node has not joined yet."""
         self._streams: dict[str, Stream] = {}
         """By id."""
         self.drivers: dict[PartitionKey, ReplicaDriver] = {}
@@ -260,18 +255,6 @@ class ReplicaHost:
             factor=config.replication.factor or self._settings.factor,
             asked=config.replication.factor,
         )
-
-    async def ask(self, questions: Questions) -> Mapping[SourceKey, HomeEnd]:
-        """See `Hosting`."""
-        if self.moves is None:
-            raise Unavailable("this node has not joined its cluster yet")
-        return await self.moves.ask(questions)
-
-    async def until_adopted(self, revisions: Mapping[str, int], left: Sequence[SourceKey]) -> None:
-        """See `Hosting`."""
-        if self.moves is None:
-            raise Unavailable("this node has not joined its cluster yet")
-        await self.moves.until_adopted(revisions, left)
 
     # -- what is known changes
 
@@ -465,11 +448,6 @@ class ReplicaHost:
         """A partition that this node leads; None: it does not."""
         driver = self.drivers.get(key)
         return driver.partition if driver is not None and driver.is_leading else None
-
-    def local(self, key: PartitionKey) -> Partition | None:
-        """What this node has of a partition; None: it knows no such stream."""
-        found = self._find(key)
-        return None if found is None else found[1]
 
     def holds_shard(self, shard: int) -> bool:
         """Whether all that this node leads of a shard may be shown."""

@@ -43,7 +43,6 @@ from onelog.cluster.reports import NodeReports
 from onelog.cluster.row_store import MetadataRows
 from onelog.cluster.suspicion import Suspicion, Suspicions
 from onelog.cluster.tenure import Tenure
-from onelog.cluster.topic_moves import ADOPT, ENDS, TopicMoves
 from onelog.cluster.traffic import NodeTraffic
 from onelog.cluster.watching import ReplicaWatch
 from onelog.log.needs import NeededOffsets
@@ -123,7 +122,6 @@ class NodeCluster:
         self.node_pins: NodePins | None = None
         self.exact: ExactNeeds | None = None
         self.words: KeptWords | None = None
-        self.topic_moves: TopicMoves | None = None
         self.appends: InnerAppends
         self.watch = ReplicaWatch(self.host, self.known, troubles)
         self.reports = NodeReports(
@@ -160,16 +158,6 @@ class NodeCluster:
         self.exact = ExactNeeds(broker, self.known, rows, self.call)
         self.words = KeptWords(broker, self.known, self.host.leads, rows, self.call)
         self.appends = InnerAppends(broker.streams, self.known, self.call)
-        self.host.moves = self.topic_moves = TopicMoves(
-            broker.streams,
-            self.host.led,
-            self.host.local,
-            self.known,
-            rows,
-            self.traffic.forwarder,
-            self.call,
-            self._troubles,
-        )
         self.links = Links(
             self._identity(),
             self.traffic,
@@ -185,8 +173,6 @@ class NodeCluster:
                 KEPT: self.words.answer_kept,
                 METHOD: self.appends.answer,
                 REPORT: self.reports.answer,
-                ENDS: self.topic_moves.answer_ends,
-                ADOPT: self.topic_moves.answer_adopt,
             },
         )
         self.exchange.send_frame = self.links.send
@@ -216,7 +202,6 @@ class NodeCluster:
         self.host.begin(broker.streams, self._epoch)
         self.controlling.open()
         self.node_pins.open()
-        self.topic_moves.open()
         await self._until_enough(broker)
         return self.known
 
@@ -326,8 +311,6 @@ class NodeCluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.node_pins is not None:
             await self.node_pins.close()
-        if self.topic_moves is not None:
-            await self.topic_moves.close()
         if self.elections is not None:
             await self.elections.close()
         await self._plan.inner.close()

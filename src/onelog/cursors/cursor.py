@@ -29,7 +29,6 @@ from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.wait import Wait
 from onelog.log.handle import Cold, PartitionHandle
-from onelog.log.moves import is_passed
 from onelog.log.wakeup import Callback, Waiter
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
@@ -209,7 +208,9 @@ class Reading:
         return limits
 
     def _reached(self, index: int, end: int) -> bool:
-        return is_passed(self._set.sources[index].partition, self._offsets[index], end)
+        partition = self._set.sources[index].partition
+        reached = self._offsets[index] >= min(end, partition.end_offset)
+        return reached or partition.stopped is not None
 
     def position(self, index: int) -> Offset:
         """Next offset to read from a source."""

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -38,13 +39,10 @@ from onelog.log.config import StreamConfig
 from onelog.log.directory import Directory
 from onelog.log.hosting import Hosting
 from onelog.log.internal import Placement
-from onelog.log.moves import bring, is_covered, moves_by
-from onelog.log.moves_over_nodes import Plan, here
+from onelog.log.moves import Move, bring, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Durability, Partition, Timestamps
-from onelog.log.planning import Planning
 from onelog.log.room import has_room
-from onelog.log.settling import MoveSettling
 from onelog.log.shared import Shared
 from onelog.log.stream import (
     Assigned,
@@ -97,7 +95,7 @@ class Catalog:
         """The streams, by name, that are new, other or gone since `on_change` was called."""
         self.touched = Touched()
         """The filters that the change concerns: whatever is known of others stays valid."""
-        self._changes = Changes(self._adopt, self._before_change, self._rank, troubles)
+        self._changes = Changes(self._adopt, troubles)
         self._rows = StreamRows(store, troubles, self._changes.tell)
         self._engines = engines
         self._clock = clock
@@ -113,11 +111,8 @@ class Catalog:
         self.checks = checks = StreamChecks(directory, self._rows, self._opener)
         """What a configuration has to keep."""
         self.check_new, self.check_altered = checks.new, checks.altered
-        self.settling = MoveSettling(
-            directory, self._rows, self._changes, lambda: self.hosting, self._apply
-        )
-        """Moves on a cluster whose offsets are not known yet."""
-        self._planning = Planning(directory, self._rows, lambda: self.hosting)
+        self._unsure: set[str] = set()
+        """Streams with a change of ours that may have been written, and did not take effect."""
 
     @property
     def hosting(self) -> Hosting:
@@ -157,18 +152,17 @@ class Catalog:
         if given_up or is_volatile:
             # Its offsets begin at 0 again: old positions must not fit the new log.
             record = begun_anew(record, _new_id(record.config))
-            await self._rows.save([record])
+            await self._save([record])
         if given_up:
             await self._rows.started_over(record.config.name)
-        return await self._opener.stream(record)
+        return await self._open_stream(record)
 
     # -- changing
 
     async def create(self, config: StreamConfig, assigned: Assigned = ()) -> Stream:
         """Create a stream, with its partitions on these nodes. Raises AlreadyExists or Conflict."""
-        stream, planned = await self._changes.carry_through(self._create(config, assigned))
+        stream = await self._changes.carry_through(self._create(config, assigned))
         await self._until_led(stream)
-        await self.settling.finish(stream.name, planned)
         return stream
 
     async def _until_led(self, stream: Stream) -> None:
@@ -190,28 +184,31 @@ class Catalog:
             for name in sorted(self._rows.names()):
                 await self._adopt(name)
 
-    async def _create(self, config: StreamConfig, assigned: Assigned) -> tuple[Stream, Plan]:
+    async def _create(self, config: StreamConfig, assigned: Assigned) -> Stream:
         async with self._changes.lock:
             if config.internal or self.checks.is_reserved(config.name):
                 config = msgspec.structs.replace(config, engine=self.own_engine)
             self.check_new(config)
+            chosen = self.hosting.place(config, 0)
+            assigned = [own or other for own, other in zip_longest(assigned, chosen, fillvalue=())]
             record = StreamRecord(
                 id=_new_id(config),
                 config=config,
                 created_ms=self._directory.next_birth_ms(),
                 fixed_topic=config.single_topic,
-                assigned=self._planning.homes(config, 0, assigned),
+                assigned=tuple(assigned),
             )
-            planned = await self._planning.plan(Stream(record, []), None, config)
-            await self._planning.write(record, planned)
+            await bring(None, config, self._directory.near(None, config))
+            moves = moves_by(Stream(record, []), None, config, self._directory.near(None, config))
+            await self._plan(record, moves)
             try:
-                stream = await self._opener.stream(record)
+                stream = await self._open_stream(record)
             except BaseException:
                 # For example, the disk is full. The name is free; the files are orphans.
                 await self._rows.undo(config.name)
                 raise
-            await self._carry_out(stream, record, planned, old=None)
-            return stream, planned
+            await self._carry_out(stream, record, moves, old=None)
+            return stream
 
     async def take_in(self, record: StreamRecord) -> Stream:
         """Have a stream of an earlier broker, whose partitions the engine holds already."""
@@ -220,35 +217,33 @@ class Catalog:
     async def _take_in(self, record: StreamRecord) -> Stream:
         async with self._changes.lock:
             self.check_new(record.config)
-            await self._rows.save([record])
-            stream = await self._opener.stream(record)
+            await self._save([record])
+            stream = await self._open_stream(record)
             self._apply(stream)
             self._note_begun()
             return stream
 
     async def alter(self, config: StreamConfig, assigned: Assigned = ()) -> Stream:
         """Give a stream another configuration while it runs; new partitions lie on these nodes."""
-        if self.hosting.is_shared:
-            self.check_altered(config)
-            await self._changes.carry_through(self.settling.tag(config))
-        stream, planned = await self._changes.carry_through(self._alter(config, assigned))
+        stream = await self._changes.carry_through(self._alter(config, assigned))
         await self._until_led(stream)
-        await self.settling.finish(stream.name, planned)
         return stream
 
-    async def _alter(self, config: StreamConfig, assigned: Assigned) -> tuple[Stream, Plan]:
+    async def _alter(self, config: StreamConfig, assigned: Assigned) -> Stream:
         async with self._changes.lock:
             stream = self.get(config.name)
             old = stream.record
             self.check_altered(config)
             self._before_change()
-            assigned = self._planning.homes(config, len(stream.partitions), assigned)
+            chosen = self.hosting.place(config, len(stream.partitions))
+            assigned = [own or other for own, other in zip_longest(assigned, chosen, fillvalue=())]
             record = changed_record(stream, config, self._directory.next_birth_ms(), assigned)
-            planned = await self._planning.plan(stream, old.config, config)
+            near = self._directory.near(old.config, config)
+            moves = moves_by(stream, old.config, config, near, is_plan=True)
             if record.fixed_until != old.fixed_until:
                 self._tag_from_now(stream, record)
             try:
-                await self._planning.write(record, planned)
+                await self._plan(record, moves)
             except Timeout:  # perhaps written: then records from now on carry their topic
                 raise
             except BaseException:
@@ -256,11 +251,11 @@ class Catalog:
                 self._changed({stream.name}, self._directory.all_captures(stream))
                 raise
             fresh = await self._opener.open(record, len(stream.partitions))
-            await self._carry_out(stream, record, planned, old=old.config, fresh=fresh)
+            await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
             was, now = old.config.durability, config.durability
             if now is Durability.FSYNC and was is not now:
                 await stream.make_durable()
-            return stream, planned
+            return stream
 
     def _tag_from_now(self, stream: Stream, record: StreamRecord) -> None:
         """From now on, records of a stream that was made for one topic carry their topic."""
@@ -270,47 +265,54 @@ class Catalog:
                 partition.log.reconfigure(record.config.log_settings())
         self._changed({stream.name}, self._directory.all_captures(stream))
 
+    async def _plan(self, record: StreamRecord, moves: dict[str, Move]) -> None:
+        """Write down a change, and which moves it makes, before it takes effect."""
+        others = [self.get(name).record for name in moves if name != record.config.name]
+        rows = [self._moved(row, moves, is_exact=False) for row in (*others, record)]
+        try:
+            await self._save(rows)
+        except Timeout:
+            self._unsure.add(record.config.name)
+            raise
+        self._unsure.discard(record.config.name)
+
+    def _moved(
+        self, record: StreamRecord, moves: Mapping[str, Move], *, is_exact: bool = True
+    ) -> StreamRecord:
+        """A stream's record, with the move if the stream gained topics by it."""
+        name = record.config.name
+        if name not in moves:
+            return record
+        move = msgspec.structs.replace(moves[name], is_exact=is_exact)
+        found = with_move(record.moves, move, self._directory.partitions(), name)
+        # A stream that is not the first to hold its one topic writes the topic beside each record.
+        fixed = record.fixed_topic if name in self._directory.by_name else None
+        return msgspec.structs.replace(record, moves=found, fixed_topic=fixed)
+
     async def _carry_out(
         self,
         stream: Stream,
         record: StreamRecord,
-        planned: Plan,
+        planned: dict[str, Move],
         *,
         old: StreamConfig | None,
         fresh: Sequence[Partition] = (),
     ) -> None:
         """Let a change that the store has take effect, then write the offsets of that moment."""
-        if self.hosting.is_shared:
-            self._before_change()
-            self._move(stream, record, planned, fresh, is_exact=False)
-            return
         await bring(old, record.config, self._directory.near(old, record.config))
         while True:
             self._before_change()
             moves = moves_by(stream, old, record.config, self._directory.near(old, record.config))
-            if is_covered(moves, planned.moves):
+            if is_covered(moves, planned):
                 break
-            planned = here(moves)  # a topic was written for the first time since the plan
-            await self._planning.write(record, planned)
-        self._move(stream, record, here(moves), fresh, is_exact=True)
-        if planned.moves:
-            await self._rows.save([self.get(name).record for name in planned.moves])
-
-    def _move(
-        self,
-        stream: Stream,
-        record: StreamRecord,
-        planned: Plan,
-        fresh: Sequence[Partition],
-        *,
-        is_exact: bool,
-    ) -> None:
-        """From this moment on, a stream is what its record says, and its moves hold."""
-        for name in planned.moves.keys() - {stream.name}:
+            planned = moves  # a topic was written for the first time since the plan
+            await self._plan(record, planned)
+        for name in moves.keys() - {stream.name}:
             other = self.get(name)
-            other.record = self._planning.moved(other.record, planned, is_exact=is_exact)
-        moved = self._planning.moved(record, planned, is_exact=is_exact)
-        self._take_effect(stream, moved, fresh, planned.moves.keys())
+            other.record = self._moved(other.record, moves)
+        self._take_effect(stream, self._moved(record, moves), fresh, moves.keys())
+        if planned:
+            await self._save([self.get(name).record for name in planned])
 
     def _take_effect(
         self,
@@ -337,7 +339,7 @@ class Catalog:
             self.streams(), lambda config: self._directory.near(None, config)
         )
         if settled:
-            await self._rows.save(settled)
+            await self._save(settled)
 
     async def delete(self, name: str) -> None:
         """Delete a stream and its data."""
@@ -377,8 +379,8 @@ class Catalog:
             return
         self._rows.take(name)
         record, stream = self._rows.find(name), self.find(name)
-        is_ours = name in self._planning.unsure
-        self._planning.unsure.discard(name)
+        is_ours = name in self._unsure
+        self._unsure.discard(name)
         if stream is not None and (record is None or record.id != stream.record.id):
             await self._take_down(stream)
             deleting = await self._rows.deletion(stream.record.id)
@@ -393,13 +395,13 @@ class Catalog:
         old = None if stream is None else stream.config
         fresh: list[Partition] = []
         if stream is None:
-            stream = await self._opener.stream(record)
+            stream = await self._open_stream(record)
         else:
             fresh = await self._opener.open(record, len(stream.partitions))
-        if is_ours and not self.hosting.is_shared:  # nobody else sets the offsets of its moves
+        if is_ours:  # no other writer sets the offsets of its moves
             moves = tuple(move for move in record.moves if move.is_exact)
             record = msgspec.structs.replace(record, moves=moves)
-            await self._carry_out(stream, record, here({}), old=old, fresh=fresh)
+            await self._carry_out(stream, record, {}, old=old, fresh=fresh)
         else:
             self._before_change()
             self._take_effect(stream, record, fresh)
@@ -468,23 +470,15 @@ class Catalog:
         if stream is not None and not self._opener.engine(stream.config).volatile:
             self.begun.note([stream.key(partition.id)])
 
+    async def _save(self, records: Sequence[StreamRecord]) -> None:
+        """Write records; the record of the stream that changes comes last."""
+        await self._rows.save(records)
+
     def _apply(self, stream: Stream, gained: Iterable[str] = ()) -> None:
         """Let a stream be found as it is now; `gained` names those that took over its topics."""
         touched = self._directory.put(stream)
         self.hosting.seen(stream)
         self._changed({stream.name, *gained}, touched)
-
-    def _rank(self, name: str) -> int:
-        """Streams that gain topics are adopted before the one that loses them."""
-        record = self._rows.find(name)
-        return int(record is None or all(move.is_exact for move in record.moves))
-
-    async def reach(self, revisions: Mapping[str, int]) -> None:
-        """Have streams be what their rows of these revisions say, or newer ones. Raises Timeout."""
-        await self._rows.reached(max(revisions.values()))
-        async with self._changes.lock:
-            for name in self._changes.in_order(revisions):
-                await self._adopt(name)
 
     def _before_change(self) -> None:
         self.troubles.tell(LISTENER, self.before_change)
@@ -493,6 +487,9 @@ class Catalog:
         self.changed, self.touched = frozenset(names), Touched(filters)
         # A listener that raises does not undo the change.
         self.troubles.tell(LISTENER, self.on_change)
+
+    async def _open_stream(self, record: StreamRecord) -> Stream:
+        return Stream(record, await self._opener.open(record, 0))
 
 
 def _new_id(config: StreamConfig) -> str:

@@ -8,7 +8,7 @@ under way, which may have written that change itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from onelog.observe.troubles import Troubles
@@ -20,21 +20,11 @@ _T = TypeVar("_T")
 
 
 class Changes:
-    """The changes of a catalog. `adopt` lets a stream be what the store says. Of rows that came
-    together, those of a lower `rank` are adopted first."""
+    """The changes of a catalog. `adopt` lets a stream be what the store says."""
 
-    def __init__(
-        self,
-        adopt: Callable[[str], Awaitable[None]],
-        before: Callable[[], None],
-        rank: Callable[[str], int],
-        troubles: Troubles,
-    ) -> None:
+    def __init__(self, adopt: Callable[[str], Awaitable[None]], troubles: Troubles) -> None:
         self.lock = asyncio.Lock()
-        self.adopt = adopt
-        self.before = before
-        """Has what is staged written, before a change takes effect."""
-        self._rank = rank
+        self._adopt = adopt
         self._troubles = troubles
         self._is_open = False
         self._told: set[str] = set()
@@ -61,10 +51,6 @@ class Changes:
         if self._told and not is_waiting:
             self._start(self._adopt_all())
 
-    def in_order(self, names: Iterable[str]) -> list[str]:
-        """The order in which rows are adopted that came together."""
-        return sorted(names, key=lambda name: (self._rank(name), name))
-
     def _start(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.get_running_loop().create_task(change)
         self._tasks.add(task)
@@ -78,9 +64,9 @@ class Changes:
 
     async def _adopt_all(self) -> None:
         async with self.lock:
-            names, self._told = self.in_order(self._told), set()
+            names, self._told = sorted(self._told), set()
             for name in names:
                 try:
-                    await self.adopt(name)
+                    await self._adopt(name)
                 except Exception as error:  # noqa: BLE001 - told; the others are still adopted
                     self._troubles.note(NOT_ADOPTED, name, error)

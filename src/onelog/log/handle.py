@@ -198,11 +198,6 @@ class PartitionHandle(Protocol):
         ...
 
     @property
-    def is_replicated(self) -> bool:
-        """Whether other nodes may have copies: then this one may lack what its leader has."""
-        ...
-
-    @property
     def is_fresh(self) -> bool:
         """Whether no other node can have led it for longer than a registration lasts, if this one
         does: else readers have to ask again."""

@@ -10,13 +10,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.ids import PartitionId
 from onelog.log.config import StreamConfig
-from onelog.log.moves import SourceKey
-from onelog.log.moves_over_nodes import HomeEnd, Questions
 from onelog.storage.engine import PartitionKey
 
 if TYPE_CHECKING:
@@ -76,15 +74,6 @@ class Hosting(Protocol):
         """These partitions were deleted on purpose, and are gone here: forget who had them."""
         ...
 
-    async def ask(self, questions: Questions) -> Mapping[SourceKey, HomeEnd]:
-        """Ask leaders where partitions end, and what they hold. Raises Unavailable, Timeout."""
-        ...
-
-    async def until_adopted(self, revisions: Mapping[str, int], left: Sequence[SourceKey]) -> None:
-        """Wait until every node has these rows of streams, and nothing that it took for the
-        partitions `left` is under way any more. Raises Timeout."""
-        ...
-
 
 class EverythingHere:
     """A node on its own."""
@@ -125,11 +114,3 @@ class EverythingHere:
 
     async def deleted(self, keys: Sequence[PartitionKey]) -> None:
         """See `Hosting`."""
-
-    async def ask(self, questions: Questions) -> Mapping[SourceKey, HomeEnd]:
-        """See `Hosting`: nothing moves between nodes."""
-        raise NotImplementedError(questions)
-
-    async def until_adopted(self, revisions: Mapping[str, int], left: Sequence[SourceKey]) -> None:
-        """See `Hosting`: there is nobody to wait for."""
-        del revisions, left

@@ -14,8 +14,6 @@ Rules:
 - The index of a partition says whether the partition holds a topic. `bring` has the index at hand
   before a change. Where it is not at hand after all, the partition counts as holding the topic:
   cursors then read it first, for nothing.
-- On a cluster the leaders say where partitions end, and an end is not known until every node sends
-  records of these topics to their new home (`moves_over_nodes`). Until then readers wait.
 - One moment is not covered: a stream grew, the new partitions are in use, and the process ends
   before that is written. A topic that went from one old partition to another may then lose its
   order.
@@ -26,11 +24,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from onelog.base.errors import Conflict, NotLeader, OnelogError
+from onelog.base.errors import Conflict, OnelogError
 from onelog.base.limits import MOVES_PER_STREAM_MAX
 from onelog.base.topics import is_exact, overlap
 from onelog.storage.engine import Cold
@@ -44,9 +42,6 @@ if TYPE_CHECKING:
 
 SourceKey = tuple[str, int]
 """A partition: the id of its stream, which is never used again, and its number."""
-
-UNKNOWN_END: Final = 1 << 62
-"""Stands for an end that the leader of a partition is still to say."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
@@ -62,16 +57,6 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     def end_of(self, partition: int) -> int:
         """Up to where a partition may be read while the old homes are not read to their ends."""
         return self.ends[partition] if partition < len(self.ends) else 0
-
-
-def is_passed(partition: PartitionHandle, position: int, end: int) -> bool:
-    """Whether a reader at `position` of an old home has read what comes first: all below `end`.
-
-    A copy may end earlier than its leader, or begin anew: what it lacks still comes.
-    """
-    if not partition.is_replicated:
-        return partition.stopped is not None or position >= min(end, partition.end_offset)
-    return position >= end or isinstance(partition.stopped, NotLeader)  # it lies elsewhere
 
 
 def moves_by(
@@ -96,7 +81,8 @@ def moves_by(
     if rows:
         found[new.name] = Move(_own_ends(stream), tuple(rows))
     for other in others:
-        left = _ends([stream], gained_by(other, was - now), is_plan)
+        gained = {text for text in was - now if _touches(other.config.captures, text)}
+        left = _ends([stream], gained, is_plan)
         if left:
             found[other.name] = Move(_own_ends(other), tuple(left))
     return found
@@ -163,34 +149,6 @@ def with_move(
     return (*kept, move)
 
 
-def gained_by(other: Stream, released: set[str]) -> set[str]:
-    """Which filters that a stream releases touch what another one captures."""
-    return {text for text in released if _touches(other.config.captures, text)}
-
-
-def homes_among(
-    streams: Iterable[Stream], filters: set[str]
-) -> dict[SourceKey, tuple[str, ...] | None]:
-    """The partitions that may hold records of these filters, and of which topics; None: any."""
-    found: dict[SourceKey, tuple[str, ...] | None] = {}
-    for stream in streams:
-        shared = _shared(stream, filters)
-        if not shared:
-            continue
-        if stream.record.fixed_topic is not None or not all(map(is_exact, shared)):
-            found |= {(stream.record.id, int(row.id)): None for row in stream.partitions}
-            continue
-        for partition, topic in _homes(stream, shared):
-            key = (stream.record.id, int(partition.id))
-            found[key] = (*(found.get(key) or ()), topic.decode())
-    return found
-
-
-def _shared(stream: Stream, filters: set[str]) -> set[str]:
-    captures = (*stream.config.captures, *stream.record.past_captures)
-    return {text for text in filters if _touches(captures, text)}
-
-
 def _touches(captures: Iterable[str], text: str) -> bool:
     return any(overlap(capture, text) for capture in captures)
 
@@ -205,7 +163,8 @@ def _ends(
     """Where partitions end that may hold records of these filters."""
     found: list[tuple[SourceKey, int]] = []
     for stream in streams:
-        shared = _shared(stream, filters)
+        captures = (*stream.config.captures, *stream.record.past_captures)
+        shared = {text for text in filters if _touches(captures, text)}
         if shared:
             holding = stream.local if is_plan else _holding(stream, shared)
             found += _all_ends(stream, holding, is_plan)
@@ -233,19 +192,6 @@ def _homes(stream: Stream, filters: set[str]) -> Iterator[tuple[Partition, bytes
                 yield partition, topic
 
 
-async def holds_any(partition: PartitionHandle, topics: Iterable[str] | None) -> bool:
-    """Whether a partition may hold records of exact topics; None: any record at all."""
-    if partition.start_offset == partition.end_offset:
-        return False
-    if topics is None:
-        return True
-    for topic in map(str.encode, topics):
-        offsets = await partition.until_here(partial(_first_offset, partition, topic))
-        if offsets is None or offsets:
-            return True
-    return False
-
-
 def _may_hold(partition: Partition, topic: bytes) -> bool:
     if partition.stopped is not None:
         return True
@@ -256,7 +202,7 @@ def _may_hold(partition: Partition, topic: bytes) -> bool:
     return offsets is None or bool(offsets)
 
 
-def _first_offset(partition: PartitionHandle, topic: bytes) -> list[Offset] | None:
+def _first_offset(partition: Partition, topic: bytes) -> list[Offset] | None:
     return partition.topic_offsets_now(topic, partition.start_offset, partition.end_offset, 1)
 
 
@@ -264,7 +210,8 @@ async def bring(old: StreamConfig | None, new: StreamConfig, streams: Sequence[S
     """Have at hand what `moves_by` asks the indexes of streams, so that it need not guess."""
     changed = set(new.captures).symmetric_difference(() if old is None else old.captures)
     for stream in streams:
-        shared = _shared(stream, {text for text in changed if is_exact(text)})
+        captures = (*stream.config.captures, *stream.record.past_captures)
+        shared = {text for text in changed if is_exact(text) and _touches(captures, text)}
         for partition, topic in _homes(stream, shared):
             if partition.stopped is None:
                 with contextlib.suppress(OnelogError):  # `moves_by` does without

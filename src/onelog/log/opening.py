@@ -29,7 +29,7 @@ from onelog.log.hosting import EverythingHere, Hosting
 from onelog.log.partition import Partition
 from onelog.log.shared import Shared
 from onelog.log.stopped import StoppedLog
-from onelog.log.stream import Stream, StreamRecord
+from onelog.log.stream import StreamRecord
 from onelog.observe.logging import get_logger
 from onelog.storage.engine import Engine, PartitionKey, PartitionLog
 
@@ -98,10 +98,6 @@ class Opener:
         for partition in opened:
             self._tell_torn(partition)
         return opened
-
-    async def stream(self, record: StreamRecord) -> Stream:
-        """A whole stream."""
-        return Stream(record, await self.open(record, 0))
 
     def _tell_torn(self, partition: Partition) -> None:
         torn = partition.log.torn

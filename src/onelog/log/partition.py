@@ -74,8 +74,7 @@ class Partition(LocalReads):
     """One partition of a stream."""
 
     __slots__ = (
-        "_durability", "id", "is_replicated", "message_bytes_max", "progress", "replica", "stream",
-        "troubles",
+        "_durability", "id", "message_bytes_max", "progress", "replica", "stream", "troubles",
     )  # fmt: skip
 
     def __init__(
@@ -122,7 +121,6 @@ class Partition(LocalReads):
         """Knows how far the other replicas are; None: there are none."""
         self.watch(None)
         self.message_bytes_max = message_bytes_max
-        self.is_replicated = replicated
         self.stamps = timestamps is Timestamps.APPEND
         self.leader_epoch = self.epochs.latest
         self.is_noted = bool(self.epochs.rows())

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -80,14 +80,6 @@ class StreamRows:
         """The record of a stream, which may not be open here yet."""
         row = self._rows.get(_STREAMS + name)
         return None if row is None else row.value
-
-    def revisions(self, names: Iterable[str]) -> dict[str, int]:
-        """The revisions of the rows that streams here were made from."""
-        return {name: self._in_force[name] for name in names if name in self._in_force}
-
-    async def reached(self, revision: int) -> None:
-        """Wait until rows of this revision are known here. Raises Timeout."""
-        await self._rows.reached(revision)
 
     def is_in_force(self, name: str) -> bool:
         """Whether the stream here was made from the current row."""
