@@ -15,6 +15,7 @@ import subprocess
 import time
 import urllib.parse
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,7 +49,8 @@ OF_CLUSTERS = "onelog_cluster_"
 async def metrics_of_a_cluster() -> set[str]:
     """What a node of a cluster shows beyond a node on its own."""
     nothing: Any = None
-    watch = ReplicaWatch(nothing, nothing, Troubles(SystemClock()))
+    host: Any = SimpleNamespace(observed=SimpleNamespace(keys=(), size_bytes=0))
+    watch = ReplicaWatch(host, nothing, Troubles(SystemClock()))
     return {row.name for row in watch.samples()}
 
 
