@@ -109,6 +109,21 @@ def test_what_no_other_node_mends_is_told_at_once(cluster: Cluster) -> None:
     assert cluster.looks == looks
 
 
+def test_a_cluster_is_followed_also_while_one_node_is_registered(cluster: Cluster) -> None:
+    asking = opened()
+    del cluster.nodes[1], cluster.nodes[3]
+    cluster.leads = {0: -1, 1: 2}
+    asking.topics(["t"])
+    assert not asking.is_alone
+
+    def elect() -> int:
+        if cluster.looks < 4:
+            raise Unavailable("nobody leads")
+        return 7
+
+    assert asking.follow("t", elect) == 7
+
+
 def test_a_node_on_its_own_is_asked_at_the_address_that_the_user_gave(cluster: Cluster) -> None:
     cluster.nodes, cluster.leads = {1: ("inside", 9)}, {0: 1, 1: 1}
     asking = opened()

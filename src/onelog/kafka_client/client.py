@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -94,6 +95,10 @@ class Client:
     def has_more(self) -> bool:
         """Whether bytes have come that nobody sees by waiting for the socket: those inside TLS."""
         return self._link is not None and self._link.has_more()
+
+    def has_come(self) -> bool:
+        """Whether an answer, or its beginning, is there to be read."""
+        return self.has_more() or bool(select.select([self], (), (), 0)[0])
 
     def call(
         self,
@@ -313,6 +318,10 @@ class Client:
                 self.close()  # `fetch` connects again and asks itself
             else:
                 self._ahead = request
+
+    def is_ahead(self, request: bytes) -> bool:
+        """Whether this fetch is under way: asked ahead, not read, and its connection not lost."""
+        return self._ahead == request
 
     # -- writing
 

@@ -2,9 +2,12 @@
 
 Rules:
 - The nodes and the leaders come from the metadata of any node that answers. Whoever is the only
-  node leads everything, at the address that the user gave.
+  node that was ever named leads everything, at the address that the user gave. A cluster stays
+  one, also while a single node of it is registered.
 - A leader that is gone or has moved is looked for anew, for `Access.answer_s`. A node on its own
   is not: a call there takes what the client of one node takes.
+- Who reads partitions of several leaders reads those that can be read: the others are looked for
+  meanwhile.
 - A batch whose fate is open is sent again to the next leader. So who writes numbers the batches
   (`init_producer`), and a leader takes each once.
 - Not for several threads at once.
@@ -51,10 +54,13 @@ class Leaders:
         """Who is asked what there is."""
         self._clients: dict[Address, Client] = {}
         self._nodes: dict[int, Address] = {}
+        """All that were ever named; those of the last answer come first."""
         self._leads: dict[Part, int] = {}
         self._fetches: dict[Client, _Asked] = {}
         self._failing_since: float | None = None
         """Since when no fetch brought an answer."""
+        self._looked = 0.0
+        """When a fetch last looked for leaders."""
 
     def connect(self) -> None:
         """Connect now, in one try. Raises Unavailable."""
@@ -67,7 +73,7 @@ class Leaders:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one node."""
+        """Whether no answer has named a second node so far."""
         return len(self._nodes) <= 1
 
     # -- who leads what
@@ -83,11 +89,9 @@ class Leaders:
     def _learn(self, told: Metadata) -> None:
         for row in told.topics:
             self._leads.update({(row.name, at): node for at, node in row.leaders.items()})
-        if told.nodes == self._nodes:
-            return
-        self._nodes = told.nodes
+        self._nodes = told.nodes | self._nodes | told.nodes  # its order, and its values
         if not self.is_alone:  # any of them knows what there is, if the first one is gone
-            servers = dict.fromkeys((*self._access.servers, *told.nodes.values()))
+            servers = dict.fromkeys((*self._access.servers, *self._nodes.values()))
             self._first.access = replace(self._access, servers=tuple(servers))
 
     def client(self, part: Part) -> Client:
@@ -108,11 +112,23 @@ class Leaders:
             raise Moved(str(error)) from error
         return found
 
-    def _split(self, asked: Mapping[Part, T]) -> dict[Client, dict[Part, T]]:
+    def _split(
+        self, asked: Mapping[Part, T]
+    ) -> tuple[dict[Client, dict[Part, T]], list[OnelogError]]:
+        """What is asked of whom, and why the rest cannot be asked now."""
         found: dict[Client, dict[Part, T]] = {}
+        failed: list[OnelogError] = []
+        away: set[int] = set()
         for part, value in asked.items():
-            found.setdefault(self.client(part), {})[part] = value
-        return found
+            node = self._leads.get(part, -1)
+            if node in away:
+                continue  # each node is tried once
+            try:
+                found.setdefault(self.client(part), {})[part] = value
+            except Moved as error:
+                away.add(node)
+                failed.append(error)
+        return found, failed
 
     def follow(self, topic: str, work: Callable[[], T]) -> T:
         """Do what asks leaders of a topic, and again where that may help."""
@@ -144,7 +160,10 @@ class Leaders:
 
         def work() -> dict[Part, int]:
             found: dict[Part, int] = {}
-            for client, rows in self._split(asked).items():
+            split, failed = self._split(asked)
+            if failed:
+                raise failed[0]
+            for client, rows in split.items():
                 found |= client.offsets(rows)
             return found
 
@@ -162,36 +181,49 @@ class Leaders:
         if self.is_alone:
             return self._first.fetch(asks(positions), wait_s)
         topic, _number = next(iter(positions))
-        try:
-            found = self._fetch(positions, asks, wait_s)
-        except OnelogError as error:
-            now = time.monotonic()
+        found, failed = self._fetch(positions, asks, wait_s)
+        now = time.monotonic()
+        if failed and not found:
             self._failing_since = self._failing_since or now
-            if not error.retriable or now > self._failing_since + self._access.answer_s:
-                raise
+            if now > self._failing_since + self._access.answer_s:
+                raise failed[0]
             threading.Event().wait(min(PAUSE_S, wait_s))
-            self._look_again(topic)
-            return []
-        self._failing_since = None
-        if any(row.is_coming for row in found):
+        else:
+            self._failing_since = None
+        if (failed or any(row.is_coming for row in found)) and now > self._looked + PAUSE_S:
+            self._looked = now
             self._look_again(topic)
         return found
 
-    def _fetch(self, positions: Mapping[Part, int], asks: Asks, wait_s: float) -> list[Fetched]:
+    def _fetch(
+        self, positions: Mapping[Part, int], asks: Asks, wait_s: float
+    ) -> tuple[list[Fetched], list[OnelogError]]:
+        """What came, and what may go better soon. Raises what does not."""
         now = time.monotonic()
+        failed: list[OnelogError] = []
         for client in [row for row, asked in self._fetches.items() if asked.ends < now]:
             del self._fetches[client]
             client.close()
-            raise Unavailable(f"{client.access} does not answer")
-        for client, rows in self._split(positions).items():
+            failed.append(Unavailable(f"{client.access} does not answer"))
+        split, away = self._split(positions)
+        failed += away
+        for client, rows in split.items():
             if client not in self._fetches:
                 ends = now + wait_s + self._access.answer_s
                 self._fetches[client] = _Asked(asks(rows), ends)
             client.fetch_ahead(self._fetches[client].request)  # once: not while it is under way
+        for client in [row for row, to in self._fetches.items() if not row.is_ahead(to.request)]:
+            del self._fetches[client]
+            failed.append(Unavailable(f"the connection to {client.access} broke"))
         found: list[Fetched] = []
-        for client in self._answered(wait_s):
-            found += client.fetch(self._fetches.pop(client).request, wait_s)
-        return found
+        for client in self._answered(0.0 if failed else wait_s):
+            try:
+                found += client.fetch(self._fetches.pop(client).request, wait_s)
+            except OnelogError as error:
+                if not error.retriable:
+                    raise
+                failed.append(error)
+        return found, failed
 
     def _answered(self, wait_s: float) -> list[Client]:
         """Whose answers have come."""

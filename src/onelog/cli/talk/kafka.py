@@ -43,12 +43,7 @@ from onelog.kafka_client import (
     fetch_request,
     refusal,
 )
-from onelog.kafka_client.codes import (
-    DUPLICATE_SEQUENCE,
-    NONE,
-    OFFSET_OUT_OF_RANGE,
-    UNKNOWN_TOPIC,
-)
+from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC
 from onelog.kafka_client.messages import only
 from onelog.kernel import Slices, scan_valid
 from onelog.record.batch import build_batch, decode
@@ -65,6 +60,9 @@ WINDOW: Final = 64
 NUMBERED_WINDOW: Final = 5
 """A broker knows so many of a producer's last batches again."""
 NUMBERS: Final = 1 << 31
+FIRST_NUMBER: Final = 0
+"""A partition that does not know a producer takes any number: nothing follows the first batch
+before the answer to it, or a later one might be taken in its place."""
 NO_NUMBER: Final = (-1, -1, -1)
 FETCH_WAIT_MS: Final = 1_000
 FETCH_BYTES: Final = 1 << 20
@@ -118,15 +116,17 @@ class KafkaTalker:
     def publish(self, message: Message) -> None:
         """Send a message."""
         name, partitions = self._find(message.topic, create=True)
-        while len(self._open) >= (WINDOW if self._leaders.is_alone else NUMBERED_WINDOW):
+        window = WINDOW if self._leaders.is_alone else NUMBERED_WINDOW
+        while self._open and (len(self._open) >= window or self._has_answer()):
             self._read_answer()
         now_ms = message.timestamp_ms or time.time_ns() // 1_000_000
         row = (None, message.key, message.payload, _to_headers(message), now_ms)
         part = (name, self._choose(partitions, message.key))
-        batch = build_batch([row], producer=self._number(part))
+        producer = self._number(part)
+        batch = build_batch([row], producer=producer)
         client = self._post(part, batch)
         self._open.append(_Sent(client, part, batch, message.topic))
-        if client is None:
+        if client is None or producer[-1] == FIRST_NUMBER:
             self.flush()
 
     def _number(self, part: Part) -> tuple[int, int, int]:
@@ -164,6 +164,12 @@ class KafkaTalker:
             return self._partition
         # The last one: of a view it is where the topic lives now.
         return partitions[-1] if key is None else partitions[murmur2(key) % len(partitions)]
+
+    def _has_answer(self) -> bool:
+        """Whether the answer of the oldest produce has come: it may have to be sent again, and
+        nobody knows when the next message comes."""
+        client = self._open[0].client
+        return client is None or client.has_come()
 
     def _read_answer(self) -> None:
         """Of the oldest produce. If it has to be sent again, so have those behind it, in order."""
@@ -269,7 +275,7 @@ def open_leaders(address: BrokerAddress) -> Leaders:
 
 
 def _check(row: Produced, sent: _Sent) -> None:
-    if row.code not in (NONE, DUPLICATE_SEQUENCE):
+    if row.code:
         raise refusal(row.code, f"the message to {sent.topic} was refused", row.said)
 
 
