@@ -20,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from onelog.base import faults
 from tests.support.cold import make_cold
+from tests.support.turns import Others
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -58,15 +59,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Shares:
     return Shares(config, log)
 
 
+def freeze() -> None:
+    """Keep what is there now from the collector of cycles, but for what may go."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        if Others.thawed:
+            freeze()  # the brokers of the test went with it
+            Others.thawed = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

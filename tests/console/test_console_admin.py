@@ -315,7 +315,14 @@ def test_stored_backups_are_listed_verified_and_pruned(office, staffed):
     dialog.get_by_role("button", name="Look", exact=True).click()
     expect(dialog.locator("pre")).to_have_text(old, timeout=PATIENCE_MS)
     expect(rows).to_have_count(2)  # nothing went yet
+    dialog.get_by_label("Keep the newest").fill("2")
+    expect(dialog.get_by_role("status")).to_have_count(0)  # that was another question
+    dialog.get_by_role("button", name="Look", exact=True).click()
+    expect(dialog.get_by_role("status")).to_contain_text("0 backups", timeout=PATIENCE_MS)
+    dialog.get_by_label("Keep the newest").fill("1")
     dialog.get_by_role("checkbox").uncheck()
+    expect(dialog.get_by_role("button", name="Delete", exact=True)).to_be_enabled()
+    expect(dialog.get_by_role("status")).to_have_count(0)
     act(page, "Delete")
     expect(rows).to_have_count(1, timeout=PATIENCE_MS)
     expect(rows).to_contain_text(new)

@@ -112,6 +112,34 @@ def test_every_choice_of_places_brings_the_records_that_are_there(kernel, kept):
         assert sent(output) == b"".join(whole)
 
 
+def test_damage_that_no_place_meets_stops_nobody(kernel):
+    """Inside a record that nobody asked for, and behind the last one that somebody did.
+
+    The checksum was checked when the batch was read: what is wrong here came so, and whoever asks
+    for that record learns it.
+    """
+    hub = Hub(kernel)
+    output = hub.subscriber(b"a")
+    whole = hub.batch(*[(b"a", b"0123456789")] * 5, base=20)
+    each = (len(whole) - HEADER_BYTES) // 5
+    inside, behind = bytearray(whole), bytearray(whole)
+    at = HEADER_BYTES + 4 * each + each - 12  # the value's length: its bytes and a count follow
+    assert inside[at] == 20
+    inside[at] ^= 0x40
+    behind[HEADER_BYTES + 4 * each] -= 2  # the last record ends before the batch does
+    for data in (inside, behind):
+        assert places(hub, data, 21)[0] is None
+        assert sent(output) == kernel.encode_publish(4, b"a", b"0123456789", 0)
+        with pytest.raises(CorruptBatch):
+            places(hub, data, 21, 24)
+        assert sent(output) == b""
+    damaged = bytearray(kernel.keep_records(whole, 0, [True, True, False, True, True]))
+    damaged[len(damaged) - 12] ^= 0x40
+    with pytest.raises(CorruptBatch):  # a batch that lost records is walked through
+        places(hub, damaged, 21)
+    assert sent(output) == b""
+
+
 @pytest.mark.parametrize("damaged, byte", [(1, 0), (2, 0), (2, 3), (2, 4)])
 def test_of_a_damaged_record_nothing_goes_out_and_nothing_before_it(kernel, damaged, byte):
     """Its length, its place, the length of its key; also the length of one that is passed over."""

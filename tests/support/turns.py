@@ -23,16 +23,17 @@ class Others:
 
     That is time of the processor: other programs on the machine and other threads of this one do
     not count. The garbage of the tests before does not count either: as in `onelog serve`, what
-    was there before is not looked through. It stays so afterwards (`tests/conftest.py`).
+    was there before is not looked through. Afterwards it is; when the test is over, what is left is
+    frozen again (`tests/conftest.py`).
     """
+
+    thawed = False
 
     def __init__(self) -> None:
         self.turns = 0
         self.longest_s = 0.0
 
     async def __aenter__(self) -> Others:
-        gc.unfreeze()  # what the last one kept may go
-        gc.collect()
         gc.freeze()
         self._since = time.thread_time()
         self._task = asyncio.create_task(self._count())
@@ -42,6 +43,8 @@ class Others:
     async def __aexit__(self, *_error: object) -> None:
         await asyncio.sleep(0)
         self._task.cancel()
+        gc.unfreeze()
+        Others.thawed = True
 
     async def _count(self) -> None:
         while True:

@@ -24,6 +24,7 @@ import pika
 import pytest
 
 from onelog.__main__ import _run_offline
+from onelog.base.errors import Unavailable
 from onelog.cli import failures, main, run
 from onelog.cli.api.showing import ListShown, show_list
 from onelog.cli.api.table import COMMANDS
@@ -470,6 +471,29 @@ def test_a_hundred_thousand_rows_come_page_by_page_and_bounded(monkeypatch, caps
     assert time.monotonic() - begun < 20
     show_list(pages, columns("name n:count"), ListShown(limit=1500))
     assert alive[100:] == [0, 1]
+
+
+@pytest.mark.parametrize("came", [0, 1])
+@pytest.mark.parametrize("watch", [None, 2.0])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_list_that_fails_at_once_prints_nothing_and_a_later_one_what_came(
+    capsys, as_json, watch, came
+):
+    def pages():
+        yield from [[{"name": "row"}]] * came
+        raise Unavailable("away")
+
+    with pytest.raises(Unavailable):
+        show_list(pages, columns("name"), ListShown(json=as_json, watch=watch))
+    out = capsys.readouterr().out
+    assert out.count("row") == came
+    assert bool(out) == bool(came)
+    assert "]}" not in out, "it looks whole"
+
+
+def test_a_list_without_rows_is_a_whole_document(capsys):
+    show_list(lambda: iter([[]]), columns("name"), ListShown(json=True))
+    assert json.loads(capsys.readouterr().out) == {"items": []}
 
 
 # -- who asks

@@ -84,7 +84,8 @@ function Prune({ place, onClose, onDone }: DoingProps & { onDone: () => void }):
   const [keep, setKeep] = useState(KEPT);
   const [days, setDays] = useState("");
   const [dry, setDry] = useState(true);
-  const [found, setFound] = useState<Pruned>();
+  const [found, setFound] = useState<{ readonly asked: string; readonly pruned: Pruned }>();
+  const asked = JSON.stringify([keep, days, dry]); // what is found goes when the question changes
   const act = async (): Promise<string | undefined> => {
     setFound(undefined);
     const body = {
@@ -95,7 +96,7 @@ function Prune({ place, onClose, onDone }: DoingProps & { onDone: () => void }):
     };
     const pruned = await call("POST /stored-backups/{url}/prune", { names: [place.url], body });
     if (dry) {
-      setFound(pruned);
+      setFound({ asked, pruned });
       return undefined;
     }
     onDone();
@@ -116,7 +117,7 @@ function Prune({ place, onClose, onDone }: DoingProps & { onDone: () => void }):
         <input type="checkbox" checked={dry} onChange={(event) => setDry(event.currentTarget.checked)} />
         only look what would go
       </label>
-      {found && <Gone found={found} />}
+      {found?.asked === asked && <Gone found={found.pruned} />}
     </Action>
   );
 }

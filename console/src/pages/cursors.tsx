@@ -174,7 +174,7 @@ const DEEDS: Readonly<Record<Exclude<Doing, "seek">, Deed>> = {
     act: async (name) => {
       const done = await call("POST /cursors/{cursor}/redrive", { names: [name] });
       const more = done.complete ? "" : " There are more: do it again.";
-      return `${plural(done.records, "message")} wait again, ${done.gone} are gone.${more}`;
+      return `${plural(done.records, "message waits", "messages wait")} again, ${plural(done.gone, "is", "are")} gone.${more}`;
     },
   },
   delete: {

@@ -53,9 +53,9 @@ from onelog.observe.troubles import Troubles
 from onelog.storage.engine import PartitionKey
 
 REPLICA: Final = "replica"
+"""Incidents: a replica could not be opened or given up here; it is tried again."""
 DAMAGED: Final = "replica-damaged"
 """Incidents: a replica was damaged, and is copied anew; its files are set aside."""
-"""Incidents: a replica could not be opened or given up here; it is tried again."""
 RETRY_S: Final = 1.0
 LEAD_S: Final = 5.0
 _LEVELS: Final = (Durability.MEMORY, Durability.OS, Durability.FSYNC)

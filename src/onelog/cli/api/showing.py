@@ -1,8 +1,9 @@
 """Shows what the API answered: a table, one thing, or JSON; once, or again and again.
 
 Rules: JSON is one document: `{"items": [...]}` for a list, in the API's own words for the rest.
-Rows are printed page by page. On a terminal `--watch` redraws the screen; in a pipe it prints one
-answer after the other, and JSON is one line each.
+Rows are printed page by page, and nothing before the first one came: a list that fails at once
+prints nothing, one that fails later is cut short. On a terminal `--watch` redraws the screen; in a
+pipe it prints one answer after the other, and JSON is one line each.
 """
 
 from __future__ import annotations
@@ -167,17 +168,16 @@ def print_table(pages: Rows, columns: Sequence[Column], empty: str) -> None:
 
 def _print_json_list(pages: Rows, *, one_line: bool) -> None:
     out, between = sys.stdout, "" if one_line else "\n"
-    out.write('{"items":[')
-    comma = between
+    begin = before = '{"items":[' + between
     with counting() as count_to:
         count = 0
         for rows in pages:
             for row in rows:
-                out.write(comma + json_text(row))
-                comma = "," + between
+                out.write(before + json_text(row))
+                before = "," + between
             count += len(rows)
             count_to(count)
-    out.write(between + "]}\n")
+    out.write((between if count else begin) + "]}\n")
     out.flush()
 
 

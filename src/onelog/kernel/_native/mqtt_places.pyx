@@ -2,7 +2,8 @@
 
 Rules: as `MqttFanout.deliver` for the records at these places, but nothing is written: the caller
 writes when it has gone over more batches. All records at the places are checked before the first
-one goes out. Of a batch that has every offset, the others are passed over by their lengths.
+one goes out. Of a batch that has every offset, the others are passed over by their lengths, and are
+not checked; of one that lost records, all are.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -104,7 +105,8 @@ def deliver_places(
 
     Offsets without a record are left out. Returns the offset of the record that could not be
     delivered, or None; the subscribers that have bytes to write; and those that fell behind, with
-    the offset of the first record that they did not get. A damaged batch raises CorruptBatch.
+    the offset of the first record that they did not get. Damage that is met raises CorruptBatch
+    before anything goes out.
     """
     cdef Source source
     cdef Span *spans

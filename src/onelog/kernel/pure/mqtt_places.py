@@ -1,14 +1,16 @@
 """MQTT's subscribers that are behind, interpreted: the records of a batch at some places go to all.
 
 Rules: as `MqttFanout.deliver` for the records at these places, but nothing is written: the caller
-writes when it has gone over more batches.
+writes when it has gone over more batches. All records at the places are checked before the first
+one goes out. Of a batch that has every offset, the others are passed over by their lengths, and are
+not checked; of one that lost records, all are.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onelog.kernel.pure.records import decode_batch
+from onelog.kernel.pure.records import batch_of_places
 
 if TYPE_CHECKING:
     from onelog.kernel.pure.mqtt_fanout import MqttFanout
@@ -23,21 +25,21 @@ def deliver_places(
 
     Offsets without a record are left out. Returns the offset of the record that could not be
     delivered, or None; the subscribers that have bytes to write; and those that fell behind, with
-    the offset of the first record that they did not get. A damaged batch raises CorruptBatch.
+    the offset of the first record that they did not get. Damage that is met raises CorruptBatch
+    before anything goes out.
     """
     touched: list[MqttOutput] = []
     fallen: list[tuple[MqttOutput, int]] = []
-    slices = decode_batch(data, 0, None, False)
-    places = {slices.offset(index): index for index in range(len(slices))}
-    for offset in offsets:
-        index = places.get(offset)
-        topic = None if index is None else slices.topic(index)
-        if index is None or topic is None:
+    batch = batch_of_places(data, offsets)
+    for span in batch.spans:
+        topic = batch.topic(span)
+        if topic is None:
             continue
-        _offset, _time, _key, value, headers = slices.record(index)
+        offset = batch.info.base_offset + span.offset_delta
+        value, headers = batch.value(span) or b"", batch.headers(span)
         try:
             fanout.deliver_record(
-                topic, value or b"", headers, (partition, offset), now_ms, touched, fallen
+                topic, value, headers, (partition, offset), now_ms, touched, fallen
             )
         except Exception:  # noqa: BLE001 - the next read from there meets it again, alone
             return offset, touched, fallen

@@ -156,6 +156,12 @@ def _check_deltas(info: BatchInfo, span: Span, last: int) -> None:
         raise _Bad(why.BAD_TIMESTAMP)
 
 
+def _check_place(info: BatchInfo, span: Span, delta: int) -> None:
+    _check_deltas(info, span, delta - 1)
+    if span.offset_delta != delta:
+        raise _Bad(why.BAD_OFFSET_DELTA)
+
+
 def walk(info: BatchInfo, view: memoryview, start: int, end: int) -> Iterator[Span]:
     """The records between `start` and `end`, each checked before it is handed out."""
     last = -1
@@ -176,10 +182,37 @@ def walk(info: BatchInfo, view: memoryview, start: int, end: int) -> Iterator[Sp
         raise why.corrupt(why.BATCH_TAIL, info.position)
 
 
-def open_batch(
-    buf: Buffer, position: int, records: Buffer | None, check_crc: bool = False
-) -> Batch:
-    """Decode the batch at `position`; `records` holds its inflated records, if compressed."""
+def _find(
+    info: BatchInfo, view: memoryview, start: int, end: int, deltas: Iterable[int]
+) -> Iterator[Span]:
+    """The records at ascending offset deltas of a batch that has every offset, each checked.
+
+    The others are passed over by their lengths.
+    """
+    index, position = 0, start
+    if info.count * RECORD_BYTES_MIN > end - start:
+        raise why.corrupt(why.BAD_COUNT, info.position)
+    try:
+        for delta in deltas:
+            if delta < index:
+                index, position = 0, start
+            while index < delta:
+                size, position = _skip(
+                    view, position, end, RECORD_BYTES_MIN - 1, why.BAD_RECORD_LENGTH
+                )
+                position += size
+                index += 1
+            span = read_span(view, position, end)
+            _check_place(info, span, delta)
+            yield span
+    except _Bad as bad:
+        raise why.corrupt(bad.code, info.position, index) from None
+
+
+def _open(
+    buf: Buffer, position: int, records: Buffer | None, check_crc: bool
+) -> tuple[BatchInfo, memoryview, int, int]:
+    """Header of the batch at `position`, and the bytes that its records are in."""
     view = memoryview(buf).cast("B")
     check_span(view, position, len(view))
     info = batch_at(view, position, len(view), check_crc)
@@ -187,11 +220,31 @@ def open_batch(
         view = memoryview(records).cast("B")
         if len(view) > INFLATED_BYTES_MAX:
             raise why.corrupt(why.BAD_INFLATED, position)
-        return Batch(info, view, list(walk(info, view, 0, len(view))))
+        return info, view, 0, len(view)
     if info.attributes & ATTR_CODEC_MASK:
         raise InvalidRequest(f"the batch at byte {position} is compressed: give its records")
-    start, end = position + HEADER_BYTES, position + info.size_bytes
+    return info, view, position + HEADER_BYTES, position + info.size_bytes
+
+
+def open_batch(
+    buf: Buffer, position: int, records: Buffer | None, check_crc: bool = False
+) -> Batch:
+    """Decode the batch at `position`; `records` holds its inflated records, if compressed."""
+    info, view, start, end = _open(buf, position, records, check_crc)
     return Batch(info, view, list(walk(info, view, start, end)))
+
+
+def batch_of_places(buf: Buffer, offsets: Iterable[int]) -> Batch:
+    """The plain batch at byte 0, with the records at these ascending offsets only.
+
+    Of a batch that lost records, all records are checked; else those at the offsets.
+    """
+    info, view, start, end = _open(buf, 0, None, False)
+    deltas = [at - info.base_offset for at in offsets if info.base_offset <= at <= info.last_offset]
+    if info.count == info.last_offset - info.base_offset + 1:
+        return Batch(info, view, list(_find(info, view, start, end, deltas)))
+    there = {span.offset_delta: span for span in walk(info, view, start, end)}
+    return Batch(info, view, [there[delta] for delta in deltas if delta in there])
 
 
 def validate_records(
