@@ -201,6 +201,27 @@ async def test_an_owner_that_is_cut_off_from_all_does_not_answer_for_its_shards(
     assert not one.broker.shards.holds(name)
 
 
+async def test_an_owner_whose_replica_was_deposed_before_the_rows_say_so_does_not_answer(
+    nodes: Nodes,
+) -> None:
+    """C5: a node that stood still is told by one row that it reads; all the others come later."""
+    await nodes.start(1, 2, 3)
+    one = nodes[1]
+    await eventually(lambda: bool(one.broker.shards.owned))
+    name = next(n for n in (b"client-%d" % n for n in range(99)) if one.broker.shards.leads(n))
+    one.cluster.registration.kept_at = float("-inf")
+    await eventually(lambda: one.broker.shards.holds(name))
+    key = one.cluster.known.shards()[one.broker.shards.of(name)][0]
+    known = one.cluster.known.row(key)
+    assert known is not None
+    row, revision = known
+    other = msgspec.structs.replace(row, leader=2, epoch=row.epoch + 1)
+    now = asyncio.get_running_loop().time()
+    one.cluster.host.drivers[key].replica.row_read(other, revision + 1, now)
+    assert one.broker.shards.leads(name)
+    assert not one.broker.shards.holds(name)
+
+
 async def test_what_a_session_of_another_node_needs_stays_also_while_its_shard_moves(
     nodes: Nodes,
 ) -> None:
