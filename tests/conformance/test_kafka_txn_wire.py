@@ -129,6 +129,28 @@ def test_a_write_outside_its_transaction_is_refused(dial, version: int, told: Er
     assert talk.end("nobody", producer, commit=True) is E.invalid_producer_id_mapping
 
 
+def test_a_sequence_that_an_ended_transaction_had_is_not_answered_as_its_repeat(
+    kafka_onelog: KafkaOnelog,
+):
+    """librdkafka aborts what it has sent without an answer, and gives the number to the next."""
+    name = unique("txn")
+    with Talk(kafka_onelog.port) as talk:
+        topic, producer = talk.topic(unique()), talk.producer(name)
+        talk.add(name, producer, **{topic: [0]})
+        assert talk.produce(name, producer, topic, b"aborted") is E.none
+        talk.ended(name, producer, commit=False)
+        talk.add(name, producer, **{topic: [0]})
+        assert talk.produce(name, producer, topic, b"next") is E.unknown_producer_id
+        talk.ended(name, producer, commit=False)
+        bumped = talk.init(name, expected=producer)
+        after = (bumped.producer_id, bumped.producer_epoch)
+        talk.add(name, after, **{topic: [0]})
+        for _ in range(2):  # once more is a repeat
+            assert talk.produce(name, after, topic, b"next") is E.none
+        talk.ended(name, after)
+        assert talk.latest(topic, committed=True) == 5, "two records, three markers"
+
+
 def test_an_end_over_an_old_connection_does_not_end_the_next_transaction(
     kafka_node: KafkaServer, dial, talk: Talk
 ):

@@ -9,6 +9,7 @@ from onelog.base.errors import (
     InvalidTxnState,
     OutOfOrderSequence,
     ProducerFenced,
+    UnknownProducer,
 )
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo
 from onelog.log import producers as producers_module
@@ -102,6 +103,27 @@ def test_a_repeat_with_another_count_is_no_repeat() -> None:
     producers = appended(batch(0, 0, count=2))
     with pytest.raises(DuplicateSequence):
         producers.check(batch(2, 0, count=3))
+
+
+@pytest.mark.parametrize("outcome", [Marker.ABORT, Marker.COMMIT])
+def test_a_sequence_of_a_transaction_that_has_ended_is_no_repeat_in_the_next(outcome) -> None:
+    """C1, C6: what librdkafka takes back at an abort lends its numbers to other records."""
+    producers = appended(batch(0, 0, count=2, transactional=True))
+    producers.note_marker(marker(2), outcome, 1000)
+    for count in (2, 1):
+        with pytest.raises(UnknownProducer):
+            producers.check(batch(3, 0, count=count, transactional=True))
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(batch(3, 3, transactional=True))
+    following = batch(3, 2, transactional=True)
+    assert producers.check(following) is None
+    producers.note_batch(following, 1000)
+    again = producers.check(following)
+    assert again is not None
+    assert again.base_offset == 3
+    with pytest.raises(UnknownProducer):
+        producers.check(batch(4, 0, count=2, transactional=True))
+    assert producers.check(batch(4, 0, epoch=1, transactional=True)) is None
 
 
 # -- epochs

@@ -123,7 +123,8 @@ class ProducerFenced(OnelogError):
 
 
 class UnknownProducer(OnelogError):
-    """The partition knows nothing of this producer id and the batch does not start at 0."""
+    """What is known of a producer does not say whether a batch of it is new: its producer must
+    begin a new epoch."""
 
 
 class InvalidTxnState(OnelogError):

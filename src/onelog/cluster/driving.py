@@ -85,8 +85,7 @@ class _Leading:
     @property
     def is_fresh(self) -> bool:
         """See `Progress`."""
-        leader = self._driver.replica.leader
-        return leader is not None and self._driver.holds(leader)
+        return self._driver.is_fresh
 
     def let_compact(self, upto: Offset) -> None:
         """See `Progress`."""
@@ -149,6 +148,12 @@ class ReplicaDriver:
     def partition(self) -> Partition:
         """The partition as it is now: a copy that begins anew is another one."""
         return self.port.partition
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this node leads it, and nobody else can have for long."""
+        leader = self.replica.leader
+        return leader is not None and self.holds(leader)
 
     def _take(self, partition: Partition) -> None:
         self.port.partition = partition

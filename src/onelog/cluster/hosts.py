@@ -450,17 +450,10 @@ class ReplicaHost:
         return driver.partition if driver is not None and driver.is_leading else None
 
     def holds_shard(self, shard: int) -> bool:
-        """Whether all that this node leads of a shard may be shown.
-
-        A replica that was deposed may know it before the rows here do: then nothing may be shown.
-        """
-        return all(
-            (driver := self.drivers.get(key)) is not None
-            and (leader := driver.replica.leader) is not None
-            and self.holds(leader)
-            for key in self._known.shards()[shard]
-            if self._known.row(key) is not None
-        )
+        """Whether a shard may be shown: a replica may be deposed a moment before it is lost."""
+        keys = [key for key in self._known.shards()[shard] if self._known.row(key) is not None]
+        drivers = [self.drivers.get(key) for key in keys]
+        return all(driver is not None and driver.is_fresh for driver in drivers)
 
     def led_shards(self) -> set[int]:
         """The shards of which this node leads every partition that was ever led.

@@ -5,6 +5,9 @@ Rules (Kafka's, because every view needs them):
   begins at 0. When one of the last five batches comes again, the answer is its old offset, and
   nothing is appended. A producer that is not known here may begin with any number: retention may
   have taken its batches.
+- A number that a transaction which has ended here had is no repeat: whoever ended it waits for no
+  answer of its batches. librdkafka gives the numbers of what it took back, when it aborts, to the
+  next transaction; an old offset as the answer would lose that record. It must begin a new epoch.
 - The highest epoch seen, in a batch or a marker, fences every lower one. The highest epoch of a
   coordinator, in a marker, fences markers of the owners before it.
 - A transaction opens at the first transactional batch of a producer and ends with a control batch.
@@ -31,6 +34,7 @@ from onelog.base.errors import (
     InvalidTxnState,
     OutOfOrderSequence,
     ProducerFenced,
+    UnknownProducer,
 )
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
@@ -108,6 +112,18 @@ def _find_repeated(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
     return None
 
 
+def _is_over(entry: ProducerEntry, sequence: int) -> bool:
+    """Whether a transaction that has ended here had a sequence number, as far as remembered."""
+    begun = entry.txn_first_offset if entry.txn_first_offset >= 0 else _NEVER
+    ended = [memory.last_sequence for memory in entry.batches if memory.base_offset < begun]
+    return bool(ended) and _is_behind(sequence, ended[-1])
+
+
+def _is_behind(sequence: int, newest: int) -> bool:
+    """Whether a sequence number is not after another one."""
+    return (newest - sequence) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2
+
+
 class Producers:
     """The producers of one partition."""
 
@@ -156,7 +172,8 @@ class Producers:
         """Check a batch before it is appended: None to go on, or the earlier append that it
         repeats.
 
-        Raises ProducerFenced, OutOfOrderSequence, DuplicateSequence or InvalidTxnState.
+        Raises ProducerFenced, OutOfOrderSequence, DuplicateSequence, UnknownProducer or
+        InvalidTxnState.
         """
         entry = self._entries.get(info.producer_id)
         if info.base_sequence < 0 or info.producer_epoch < 0:
@@ -195,14 +212,18 @@ class Producers:
                     f" with sequence {info.base_sequence} instead of 0"
                 )
             return None
-        repeated = _find_repeated(entry, info)
-        if repeated is not None:
-            return repeated
         newest = entry.batches[-1].last_sequence
         if info.base_sequence == next_sequence(newest):
             return None
-        behind = (newest - info.base_sequence) % SEQUENCE_MODULUS
-        if behind < SEQUENCE_MODULUS // 2:
+        if info.attributes & ATTR_TRANSACTIONAL and _is_over(entry, info.base_sequence):
+            raise UnknownProducer(
+                f"producer {info.producer_id} sent sequence {info.base_sequence}, which a"
+                " transaction had that has ended: it must begin a new epoch"
+            )
+        repeated = _find_repeated(entry, info)
+        if repeated is not None:
+            return repeated
+        if _is_behind(info.base_sequence, newest):
             raise DuplicateSequence(
                 f"producer {info.producer_id} repeats sequence {info.base_sequence},"
                 f" older than the last {BATCHES_REMEMBERED} batches"
