@@ -7,13 +7,16 @@ import asyncio
 
 import pytest
 
-from onelog.base.errors import NotLeader
+from onelog.base.errors import NotLeader, StorageError
 from onelog.base.ids import PartitionId
 from onelog.broker import StreamConfig, observing
+from onelog.cluster.observed import LEFTOVERS
+from onelog.cluster.rows import NOBODY
 from onelog.log.config import Replication
 from onelog.log.stream import Stream
 from onelog.protocols.mqtt.packets import Suback, Subscribe, Subscription
 from onelog.record.batch import iterate_batches
+from onelog.storage.engine import PartitionKey
 from tests.batches import read_all
 from tests.support.cluster_nodes import Nodes, OneNode
 from tests.support.mqtt import Client, until
@@ -27,6 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies that nobody needs go soon."""
     monkeypatch.setattr(observing, "LINGER_S", 0.6)
     monkeypatch.setattr(observing, "LOOK_S", 0.1)
+    monkeypatch.setattr(observing, "CALM_S", 0.05)
 
 
 @pytest.fixture
@@ -271,3 +275,121 @@ async def test_a_leader_that_is_away_refuses_and_grants_when_it_is_back(far, mon
                 await asyncio.sleep(0.1)
         assert await reader.publish("far/x", "1") == 0
         assert await reader.take(1) == ["1"]
+
+
+async def test_changes_of_streams_are_looked_at_together_and_in_pieces(far, monkeypatch) -> None:
+    nodes, _leader, other = far
+    filters, looks, pieces = 2000, 0, 0
+    ticking = True
+
+    def wants():
+        nonlocal looks
+        looks += 1
+        return (given(number) for number in range(filters))
+
+    def given(number: int) -> str:
+        nonlocal ticking, pieces
+        pieces += ticking
+        ticking = False
+        return f"many/{number}"
+
+    async def tick() -> None:
+        nonlocal ticking
+        while True:
+            ticking = True
+            await asyncio.sleep(0)
+
+    here = other.broker.observing
+    assert here is not None
+    await until(lambda: all(task.get_name() != "observing" for task in asyncio.all_tasks()))
+    monkeypatch.setattr(observing, "CALM_S", 60.0)
+    here.wants.append(wants)
+    ticks = asyncio.create_task(tick())
+    try:
+        for number in range(5):
+            await make(nodes, f"one{number}", 1)
+        await until(lambda: pieces >= filters // observing.FILTERS_PER_PASS)
+    finally:
+        ticks.cancel()
+    assert looks == 1
+
+
+async def test_streams_that_come_soon_after_another_lose_nothing_to_a_wildcard(far) -> None:
+    nodes, leader, other = far
+    async with mqtt_at(leader) as there, mqtt_at(other) as here:
+        reader, writer = await client_of(here, "reader"), await client_of(there, "writer")
+        assert await reader.subscribe("+/x", 1) == 1
+        sent = []
+        for turn in range(3):
+            await make(nodes, f"later{turn}", 1)
+            sent += await say(writer, f"later{turn}/x", range(10 * turn, 10 * turn + 10))
+        assert sorted(await reader.take(30), key=int) == sent
+
+
+async def test_an_observer_that_is_made_a_replica_while_it_is_down_has_what_is_committed(
+    far,
+) -> None:
+    nodes, leader, other = far
+    stream = stream_at(leader)
+    place = stream.partition_of(b"far/x").id
+    async with mqtt_at(other) as here:
+        reader = await client_of(here, "reader")
+        assert await reader.subscribe("far/x", 1) == 1
+        sent = await say(reader, "far/x", range(20))
+        assert await reader.take(20) == sent
+    await nodes.stop(2)
+    known = leader.cluster.known
+    async with mqtt_at(nodes[3]) as there:
+        writer = await client_of(there, "writer")
+        sent += await say(writer, "far/x", range(20, 30))
+        await known.reassign(stream.record.id, place, (3,))  # another epoch
+        await until(lambda: nodes.homes("far", int(place)) == (3, (3,)))
+        sent += await say(writer, "far/x", range(30, 40))
+        await known.reassign(stream.record.id, place, (2,))
+        await nodes.start(2)
+        await until(lambda: nodes.homes("far", int(place)) == (2, (2,)))
+        sent += await say(writer, "far/x", range(40, 50))
+    assert written_at(nodes[2], int(place)) == sent
+
+
+async def test_a_leftover_that_cannot_be_dropped_keeps_no_other(far, monkeypatch) -> None:
+    _nodes, _leader, other = far
+    host, dropped = other.cluster.host, []
+    keys = [PartitionKey("gone", PartitionId(number)) for number in range(3)]
+    for key in keys:
+        await host.observed.note(key)
+
+    async def drop(key: PartitionKey) -> None:
+        dropped.append(key)
+        if key == keys[0]:
+            raise StorageError("this one stays")
+
+    monkeypatch.setattr(host, "drop_leftover", drop)
+    host.observed.begin()
+    await until(lambda: len(dropped) == len(keys))
+    assert dropped == keys
+    await until(lambda: other.troubles.count(LEFTOVERS) == 1)
+
+
+async def test_what_is_observed_is_no_replica_in_the_numbers(far) -> None:
+    nodes, _leader, other = far
+    here = other.broker.observing
+    assert here is not None
+    watch = other.cluster.watch
+    await watch.look()
+    before = watch.numbers.replicas
+    await here.bring(["far/#"])
+    await nodes.stop(1)
+    stream = stream_at(other)
+    await watch.look()
+    assert len(other.cluster.host.observed.keys) == PARTITIONS
+    assert all(stream.key(p.id) in other.cluster.host.drivers for p in stream.partitions)
+    assert watch.numbers.replicas == before
+    row = other.cluster.known.row
+    await until(lambda: all(row(stream.key(p.id))[0].leader == NOBODY for p in stream.partitions))
+    async with asyncio.timeout(30):
+        while True:  # other partitions may be without a leader for a moment
+            await watch.look()
+            if not watch.numbers.offline:
+                break
+            await asyncio.sleep(0.1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,6 +80,54 @@ def test_damaged_files_make_room_when_the_disk_is_full(
     with pytest.raises(StorageFull):
         engine.check_room()
     assert kept(tmp_path) == []
+
+
+def test_what_others_put_beside_a_partition_stays(engine: SegmentEngine, tmp_path: Path) -> None:
+    lose(engine)
+    (ours,) = kept(tmp_path)
+    folder = tmp_path / KEY.stream_id
+    (folder / "0.keep.damaged").mkdir()
+    (folder / "x.1.damaged").mkdir()
+    for name in ("why.damaged", "0.1.damaged", "why.deleted"):
+        (folder / name).write_text("a note")
+    faults.arm("segment.allocate", full_times(1))
+    engine.check_room()
+    others = ["0.1.damaged", "0.keep.damaged", "why.damaged", "x.1.damaged"]
+    assert ours not in others
+    assert kept(tmp_path) == others
+    faults.arm("segment.allocate", full_times(1))
+    with pytest.raises(StorageFull):
+        engine.check_room()
+    engine.close()
+    SegmentEngine(tmp_path, ManualClock()).close()
+    assert kept(tmp_path) == others
+    assert (folder / "why.deleted").exists()
+
+
+def test_the_folder_of_a_stream_stays_while_a_partition_is_made_in_it(
+    engine: SegmentEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del tmp_path
+    engine.open(OTHER, LogSettings()).close()
+    make, deleted = os.mkdir, threading.Event()
+
+    def slow(path: str, *args: int) -> None:
+        if Path(path).name == str(KEY.partition):
+            deleting.start()
+            deleted.wait(0.5)  # the folder of the stream lies there, and is empty soon
+        make(path, *args)
+
+    def delete() -> None:
+        engine.delete(OTHER)
+        deleted.set()
+
+    deleting = threading.Thread(target=delete)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", slow)
+        log = engine.open(KEY, LogSettings())
+    deleting.join()
+    log.close()
+    assert engine.partitions() == [KEY]
 
 
 def full_times(count: int) -> Callable[[], None]:

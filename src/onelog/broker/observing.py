@@ -4,7 +4,8 @@ An observer is one copy of a partition for the whole node. All that read here sh
 
 Rules:
 - Who needs which filters is said by those that read (`wants`); it is looked at every `LOOK_S`, and
-  when streams change: a filter may match partitions that came later.
+  when streams change: a filter may match partitions that came later. A look goes over all filters,
+  in pieces, so changes that come within `CALM_S` after one have one look together.
 - A copy that nobody has needed for `LINGER_S` is let go. So a client that comes back soon finds it.
 - A filter may be read here once every partition of it has a copy that has all that the leader
   showed when the copy began (`check`): nothing that was written later is missed.
@@ -29,9 +30,10 @@ WAIT_S: Final = 10.0
 """How long a reader waits until what it asked for is copied. The copies go on afterwards."""
 LINGER_S: Final = 60.0
 LOOK_S: Final = 15.0
+CALM_S: Final = 1.0
 FULL: Final = "observers-full"
 """Standing: copies of partitions of other nodes take more than `cluster.cache_bytes`."""
-_FILTERS_PER_PASS: Final = 256
+FILTERS_PER_PASS: Final = 256
 
 Wants = Callable[[], Iterable[str]]
 
@@ -78,7 +80,8 @@ class Observing:
         self, streams: Catalog, records: RecordDesk, observers: Observers, troubles: Troubles
     ) -> None:
         self.wants: list[Wants] = []
-        """Say which filters are read here now."""
+        """Say which filters are read here now. What they say is taken in pieces, between which
+        readers come and go."""
         self._streams = streams
         self._records = records
         self._observers = observers
@@ -193,17 +196,21 @@ class Observing:
             while self._again:
                 self._again = False
                 await self._look()
+                await asyncio.sleep(CALM_S)
         finally:
             self._looking = None
 
     async def _look(self) -> None:
-        filters = {text for give in self.wants for text in give()}
+        seen: set[str] = set()
         needed: set[PartitionKey] = set()
-        needed.update(*self._bringing)
-        for number, text in enumerate(filters, 1):
-            needed.update(map(self._key, self.sources(text)))
-            if not number % _FILTERS_PER_PASS:
+        given = (text for give in list(self.wants) for text in give())
+        for number, text in enumerate(given, 1):
+            if text not in seen:
+                seen.add(text)
+                needed.update(map(self._key, self.sources(text)))
+            if not number % FILTERS_PER_PASS:
                 await asyncio.sleep(0)
+        needed.update(*self._bringing)
         self._need(needed, is_new=False)
         now = self._loop.time()
         for key in list(self._observers.keys):

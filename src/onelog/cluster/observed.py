@@ -5,13 +5,16 @@ Rules:
   row that lists it makes it a replica, which copies anew: what an observer has never counts.
 - An observed partition is noted in this node's own store before its first file is made, and
   forgotten after its last one is gone. So a start finds what a crash left, and drops it.
+- A note never drops what a replica has, whose records count: the note may have outlived the change
+  to a replica. So a node that was made a replica while it was down goes on with what its observer
+  had, a prefix of what was committed, as a replica that was down goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
@@ -106,15 +109,23 @@ class Observed:
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def _sweep(self) -> None:
-        try:
+        with self._troubled("observers"):
             for entry in (await self._store.range(OBSERVED)).entries:
-                stream_id, _slash, number = entry.key.removeprefix(OBSERVED).rpartition("/")
+                place = entry.key.removeprefix(OBSERVED)
+                stream_id, _slash, number = place.rpartition("/")
                 key = PartitionKey(stream_id, PartitionId(int(number)))
-                await self._host.drop_leftover(key)
-                if key not in self._asked:
-                    await self.forget(key)
-        except OnelogError as error:  # the next start tries again
-            self._troubles.note(LEFTOVERS, "observers", error)
+                with self._troubled(place):
+                    await self._host.drop_leftover(key)
+                    if key not in self._asked:
+                        await self.forget(key)
+
+    @contextlib.contextmanager
+    def _troubled(self, place: str) -> Iterator[None]:
+        """The next start tries again what fails here."""
+        try:
+            yield
+        except OnelogError as error:
+            self._troubles.note(LEFTOVERS, place, error)
 
     async def close(self) -> None:
         """Look after nothing more."""

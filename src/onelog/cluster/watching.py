@@ -2,7 +2,8 @@
 
 Rules:
 - The replicas are looked at once a second, in slices. A scrape reads what the last look found.
-- A partition is reported by its leader, one that is offline by every node that has a copy of it.
+- A partition is reported by its leader, one that is offline by every node that has a replica of it.
+- What is only observed here is no replica: it has numbers of its own.
 - A trouble stands after some seconds (`CALM_S`): every restart leaves replicas behind for a moment.
   Its words name nodes and no partitions, so that the log has it once, however many there are.
 """
@@ -151,6 +152,9 @@ class ReplicaWatch:
 
     def _look_at(self, key: PartitionKey, row: ReplicaSet, numbers: ReplicaNumbers) -> str | None:
         """Count a replica. Returns the kind of its trouble, if it has one of this node."""
+        driver = self._host.drivers.get(key)
+        if driver is None or driver.replica.follower.observer:
+            return None
         numbers.replicas += 1
         if row.leader == NOBODY:
             numbers.offline += 1
@@ -158,9 +162,8 @@ class ReplicaWatch:
         if row.leader != self._known.node:
             return None
         numbers.led += 1
-        driver = self._host.drivers.get(key)
-        leader = None if driver is None else driver.replica.leader
-        if leader is not None and driver is not None:
+        leader = driver.replica.leader
+        if leader is not None:
             numbers.waiting += leader.high_watermark < driver.port.end
             lags = [leader.lag_of(node) for node in row.replicas if node != row.leader]
             numbers.lag_max = max(numbers.lag_max, *lags, 0)

@@ -45,9 +45,10 @@ class ObservedFilters:
             self._observing.wants.remove(self._filters)
 
     def _filters(self) -> Iterator[str]:
-        for session in self._hub.sessions.values():
-            yield from filter(_is_read, session.subscriptions)
-            yield from (parse_address(text).filter for text in session.specials)
+        """They are taken in pieces: sessions and their filters change meanwhile."""
+        for session in list(self._hub.sessions.values()):
+            yield from filter(_is_read, list(session.subscriptions))
+            yield from (parse_address(text).filter for text in list(session.specials))
 
     # -- for subscriptions
 

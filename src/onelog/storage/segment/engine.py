@@ -69,6 +69,8 @@ class SegmentEngine:
             clock or SystemClock(), FileCache(open_files_max), PageBudget(page_cache_bytes)
         )
         self._lock = threading.Lock()
+        self._making = threading.Lock()
+        """Held while folders of partitions are made, and while one of a stream goes (`delete`)."""
         self._open: dict[PartitionKey, SegmentLog] = {}
         self._closed = False
         marker = self._root / MARKER
@@ -79,7 +81,8 @@ class SegmentEngine:
             remove(marker)
             sync_directory(self._root)
         for path in self._root.glob(f"*/*{DELETED}"):
-            shutil.rmtree(path)
+            if path.is_dir():
+                shutil.rmtree(path)
 
     def _path(self, key: PartitionKey) -> Path:
         if not _STREAM_ID.fullmatch(key.stream_id) or key.partition < 0:
@@ -104,7 +107,8 @@ class SegmentEngine:
                 self._all_clean &= held.clean
         new = not path.is_dir()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            with self._making:
+                path.mkdir(parents=True, exist_ok=True)
             log = SegmentLog(str(path), self._shared, settings, trusted=self.was_clean)
         except OSError as error:
             if is_full(error):
@@ -133,7 +137,8 @@ class SegmentEngine:
             begun = path.with_name(path.name + _BEGUN)
             if begun.exists():
                 shutil.rmtree(begun)
-            begun.mkdir(parents=True)
+            with self._making:
+                begun.mkdir(parents=True)
             write_first(begun, empty_checkpoint(offset))
             for name, data in beside.items():
                 (begun / name).write_bytes(data)
@@ -146,7 +151,7 @@ class SegmentEngine:
 
     def delete(self, key: PartitionKey) -> None:
         """Delete a closed partition and everything kept for it. No error if it does not exist."""
-        self._leave(key, delete)
+        self._leave(key, lambda path: delete(path, self._making))
 
     def set_aside(self, key: PartitionKey) -> None:
         """Take a closed partition away, and keep its files as `.damaged`. No error if it does not
@@ -180,7 +185,7 @@ class SegmentEngine:
     def check_room(self) -> None:
         """Raise StorageFull when the disk has no room for what one append may reserve.
 
-        Damaged files that were set aside make room first.
+        Damaged files that were set aside make room before that.
         """
         while True:
             try:

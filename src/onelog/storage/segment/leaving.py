@@ -5,14 +5,16 @@ Rules:
 - Files that are set aside lie beside the partition, as `<partition>.<milliseconds>.damaged`.
   Nothing opens them again: they are for somebody who looks for the cause, and may be removed at any
   time.
-- The newest few of a partition are kept. All of them go with the partition, and the oldest goes
-  when the disk is full: it never keeps a record from being written.
+- The newest few of a partition are kept. All of them go with the partition. When the disk has
+  refused a write, the next look for room takes the oldest until there is some.
+- What has another name than ours, or is no folder, was put there by somebody else: it stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -25,13 +27,17 @@ ASIDE_MAX: Final = 2
 """So many damaged copies of a partition are kept."""
 
 
-def delete(path: Path) -> None:
-    """Delete the folder of a partition, and what was set aside of it."""
+def delete(path: Path, making: threading.Lock) -> None:
+    """Delete the folder of a partition, and what was set aside of it.
+
+    `making` is held while folders are made: the folder of a stream goes when it is empty, and
+    another partition may be about to lie in it.
+    """
     for old in _aside(path):
         _remove(old)
     if path.is_dir():
         _remove(path)
-    with contextlib.suppress(OSError):  # other partitions still exist
+    with making, contextlib.suppress(OSError):  # other partitions still exist
         path.parent.rmdir()
 
 
@@ -49,7 +55,7 @@ def set_aside(path: Path, now_ms: int) -> None:
 
 def remove_oldest_aside(root: Path) -> bool:
     """Remove the oldest of all folders that were set aside; False: there is none."""
-    found = _oldest_first(root.glob(f"*/*{DAMAGED}"))
+    found = _oldest_first(filter(_is_ours, root.glob(f"*/*{DAMAGED}")))
     if not found:
         return False
     _remove(found[0])
@@ -57,17 +63,21 @@ def remove_oldest_aside(root: Path) -> bool:
 
 
 def _aside(path: Path) -> list[Path]:
-    return [one for one in path.parent.glob(f"{path.name}.*{DAMAGED}") if _stamp(one) >= 0]
+    return list(filter(_is_ours, path.parent.glob(f"{path.name}.*{DAMAGED}")))
 
 
 def _oldest_first(found: Iterable[Path]) -> list[Path]:
     return sorted(found, key=_stamp)
 
 
+def _is_ours(path: Path) -> bool:
+    partition, _dot, stamp = path.name.removesuffix(DAMAGED).partition(".")
+    return partition.isdecimal() and stamp.isdecimal() and path.is_dir()
+
+
 def _stamp(path: Path) -> int:
-    """When it was set aside; below 0: it has another name than ours."""
-    text = path.name.removesuffix(DAMAGED).partition(".")[2]
-    return int(text) if text.isdecimal() else -1
+    """When one of ours was set aside."""
+    return int(path.name.removesuffix(DAMAGED).partition(".")[2])
 
 
 def _remove(path: Path) -> None:
