@@ -130,6 +130,24 @@ def test_the_folder_of_a_stream_stays_while_a_partition_is_made_in_it(
     assert engine.partitions() == [KEY]
 
 
+def test_a_partition_without_files_is_deleted_while_the_folder_of_its_stream_goes(
+    engine: SegmentEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.open(OTHER, LogSettings()).close()
+    scan = os.scandir
+
+    def late(path: Path) -> object:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", scan)
+            engine.delete(OTHER)
+        return scan(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", late)
+        engine.delete(KEY)
+    assert engine.partitions() == []
+
+
 def full_times(count: int) -> Callable[[], None]:
     """A disk that has no room so many times."""
     left = [errno.ENOSPC] * count

@@ -63,7 +63,10 @@ def remove_oldest_aside(root: Path) -> bool:
 
 
 def _aside(path: Path) -> list[Path]:
-    return list(filter(_is_ours, path.parent.glob(f"{path.name}.*{DAMAGED}")))
+    try:
+        return list(filter(_is_ours, path.parent.glob(f"{path.name}.*{DAMAGED}")))
+    except FileNotFoundError:  # the folder of the stream just went, with its last partition
+        return []
 
 
 def _oldest_first(found: Iterable[Path]) -> list[Path]:
