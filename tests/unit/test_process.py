@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -54,7 +53,6 @@ def test_a_helper_process_has_the_lowest_priority():
     code = "import os; from onelog.base.process import stand_back; stand_back(); print(os.nice(0))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(done.stdout) == 19
-    assert os.nice(0) < 19
 
 
 def test_the_table_of_open_files_has_its_size_before_clients_come():

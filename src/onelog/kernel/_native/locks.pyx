@@ -2,8 +2,8 @@
 
 Rules: the twin is the specification. The interpreter's lock guards the fields, so taking a free
 lock is a few stores. Whoever finds it taken sleeps at `bell` without the interpreter's lock. The
-bell is rung for one sleeper, and the lock is kept for that one: its last owner, who still has the
-interpreter's lock, could otherwise take it again and again before the sleeper looks.
+bell is rung for one sleeper, and the lock is kept until one has heard it: its last owner, who still
+has the interpreter's lock, could otherwise take it again and again before the sleeper looks.
 """
 
 cdef extern from "pythread.h":
