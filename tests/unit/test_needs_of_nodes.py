@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from onelog.base.errors import Unavailable
+from onelog.cluster.exact_needs import ShardTerms
 from onelog.cluster.needs_of_nodes import FRESH_S, SLICE, NeedsOfNode, NodePins
 from onelog.cluster.rows import NOBODY
 from onelog.log.cluster_map import NodePlace
@@ -240,3 +242,10 @@ async def test_a_node_names_its_shards_and_the_lowest_offsets_of_its_cursors(
     cluster.shards.owned, cluster.needs = {1}, {KEY: 4}
     said = await cluster.pins.answer(OLD, msgspec.Raw())
     assert said == NeedsOfNode((1,), ((*KEY, 4),))
+
+
+def test_before_the_streams_of_the_shards_are_known_nobody_can_be_asked() -> None:
+    """A node that has just started asks again later."""
+    known: Any = SimpleNamespace(shards=lambda: [[], []])
+    with pytest.raises(Unavailable, match="not known yet"):
+        ShardTerms(known, known)

@@ -125,8 +125,11 @@ class ShardTerms(SeenTerms):
     def __init__(
         self, rows: RowStore, known: KnownCluster, keys: Iterable[PartitionKey] = ()
     ) -> None:
-        """Raises Unavailable when one of them has no leader now."""
-        self._homes = [keys[0] for keys in known.shards()]
+        """Raises Unavailable when one of them has no leader now, or is not known yet."""
+        shards = known.shards()
+        if not all(shards):
+            raise Unavailable("the streams of the shards are not known yet")
+        self._homes = [own[0] for own in shards]
         super().__init__(rows, known, [*keys, *self._homes])
 
     def owners(self) -> list[int]:
