@@ -86,24 +86,3 @@ def test_all_who_sleep_at_it_get_it_one_after_the_other(lock):
     assert sorted(done) == list(range(6))
     assert most == 1
     assert lock.acquire(False)
-
-
-def test_who_waits_gets_it_though_its_owner_takes_it_again_at_once(lock):
-    """The owner lets the interpreter go only inside, as one that writes does."""
-    turns, has_it = 0, threading.Event()
-
-    def wait():
-        with lock:
-            has_it.set()
-
-    thread = threading.Thread(target=wait, daemon=True)
-    with lock:
-        thread.start()
-        time.sleep(0.01)
-    while not has_it.is_set() and turns < 2_000:
-        with lock:
-            time.sleep(0.001)
-        turns += 1
-    thread.join(WAIT_S)
-    assert has_it.is_set()
-    assert turns < 2_000

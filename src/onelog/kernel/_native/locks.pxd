@@ -7,10 +7,10 @@ cdef class StateLock:
     # Whose it is, and how often it was taken; 0: nobody's.
     cdef unsigned long owner
     cdef Py_ssize_t depth
-    # Threads that wait, what wakes one of them, and whether the lock is kept for that one.
+    # Threads that wait, and what wakes one of them.
     cdef Py_ssize_t waiting
     cdef PyThread_type_lock bell
-    cdef bint is_kept
+    cdef bint is_rung
 
     cdef bint take_now(self) noexcept
     cdef int take(self) except -1

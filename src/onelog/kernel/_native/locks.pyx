@@ -2,8 +2,7 @@
 
 Rules: the twin is the specification. The interpreter's lock guards the fields, so taking a free
 lock is a few stores. Whoever finds it taken sleeps at `bell` without the interpreter's lock. The
-bell is rung for one sleeper, and the lock is kept until one has heard it: its last owner, who still
-has the interpreter's lock, could otherwise take it again and again before the sleeper looks.
+bell is rung once for one sleeper, who then looks again: the lock may have another owner by then.
 """
 
 cdef extern from "pythread.h":
@@ -30,7 +29,7 @@ cdef class StateLock:
     cdef bint take_now(self) noexcept:
         """Take it, if nobody else has it."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        if self.is_kept or (self.depth and self.owner != me):
+        if self.depth and self.owner != me:
             return False
         self.owner = me
         self.depth += 1
@@ -38,15 +37,12 @@ cdef class StateLock:
 
     cdef int take(self) except -1:
         """Take it, when nobody else has it."""
-        if self.take_now():
-            return 0
-        self.waiting += 1
-        with nogil:
-            PyThread_acquire_lock(self.bell, 1)
-        self.waiting -= 1
-        self.is_kept = False
-        self.owner = PyThread_get_thread_ident()
-        self.depth = 1
+        while not self.take_now():
+            self.waiting += 1
+            with nogil:
+                PyThread_acquire_lock(self.bell, 1)
+            self.waiting -= 1
+            self.is_rung = False
         return 0
 
     cdef int give(self) except -1:
@@ -54,8 +50,8 @@ cdef class StateLock:
         if self.depth == 0 or self.owner != PyThread_get_thread_ident():
             raise RuntimeError("the lock is not this thread's")
         self.depth -= 1
-        if self.depth == 0 and self.waiting:
-            self.is_kept = True
+        if self.depth == 0 and self.waiting and not self.is_rung:
+            self.is_rung = True
             PyThread_release_lock(self.bell)
         return 0
 
