@@ -64,7 +64,6 @@ MODULES = [
     "kafka_response",
     "kafka_tag",
     "kafka_view",
-    "locks",
     "loop_pass",
     "outbox",
     "frame_input",

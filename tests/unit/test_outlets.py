@@ -10,6 +10,7 @@ import pytest
 from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import Offset
 from onelog.broker import LOCAL, Broker, Message, Notice, Stream
+from onelog.broker.answers import Waiting
 from onelog.broker.outlets import Doubted, Written
 from onelog.kernel import BatchBuilder, Stage, scan_batches
 from onelog.log.partition import Partition
@@ -22,6 +23,7 @@ class Forwarding:
     def __init__(self, stream: Stream, partition: Partition) -> None:
         self.stream = stream
         self.partition = partition
+        self.rows: list[Waiting] = []
         self.sent: list[tuple[int, Written]] = []
         """The records of each batch, and whom to tell."""
 

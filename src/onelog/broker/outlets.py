@@ -48,6 +48,8 @@ class Outlet(Protocol):
 
     stream: Stream
     partition: PartitionHandle
+    rows: list[Waiting]
+    """The calls that wait for records that are staged now."""
 
     def fits(self, stream: Stream) -> bool:
         """Whether records of the stream, as it is now, may still be staged here."""
@@ -61,13 +63,14 @@ class Outlet(Protocol):
 class LocalOutlet:
     """The outlet to a partition of this node: an append, now."""
 
-    __slots__ = ("_index_topics", "partition", "stream")
+    __slots__ = ("_index_topics", "partition", "rows", "stream")
 
     def __init__(self, stream: Stream, partition: PartitionHandle) -> None:
         self.stream = stream
         self.partition = partition
         self._index_topics = stream.tags_topics
         """The settings of its builder. When they change, a new outlet is made (`drop_stale`)."""
+        self.rows: list[Waiting] = []
 
     def fits(self, stream: Stream) -> bool:
         """Whether records of the stream, as it is now, may still be staged here."""

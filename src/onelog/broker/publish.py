@@ -103,7 +103,7 @@ class Publisher:
         """Stages with records that this pass has to write, in the order of their first record."""
         self._writing = Writing(troubles)
         passing = pass_of(asyncio.get_running_loop())
-        self._ticker = Ticker(self.dirty, passing, self._writing)
+        self._ticker = Ticker(self.dirty, passing.call_soon, self._writing)
         self.tick_soon = self._ticker.tick_soon
         """Makes sure that staged records are written at the end of this pass."""
         self.on_tick = self._ticker.on_tick
@@ -265,7 +265,7 @@ class Publisher:
     def await_stage(self, stage: Stage, call: Call, count: int) -> None:
         """Answer `call` when the last `count` records, which the kernel has staged, are durable."""
         assert stage.builder.count >= count, "they were written before anybody waited for them"
-        stage.rows.append((call, 0, stage.builder.count - 1))
+        stage.owner.rows.append((call, 0, stage.builder.count - 1))
         self.tick_soon()
 
     def charge(self, principal: Principal, messages: int, size_bytes: int) -> QuotaExceeded | None:
@@ -330,7 +330,7 @@ class Publisher:
         timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else now_ms
         index = stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
         if call is not None:
-            stage.rows.append((call, place, index))
+            stage.owner.rows.append((call, place, index))
         stage.touch()
         return stage
 

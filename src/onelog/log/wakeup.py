@@ -17,7 +17,6 @@ from itertools import count
 from onelog.base.errors import OnelogError
 from onelog.base.futures import settle
 from onelog.base.ids import Offset
-from onelog.kernel import WaiterRows
 
 Callback = Callable[[OnelogError | None], None]
 """Called once: with None when the offset became visible, with the error when it never will."""
@@ -45,18 +44,17 @@ class Waiter:
                 self._waiters.forget_one()
 
 
-class Waiters(WaiterRows):
+class Waiters:
     """The waiters of one partition, by offset."""
 
-    __slots__ = ("_live", "_raised")
+    __slots__ = ("_live", "_raised", "rows")
 
-    rows: list[tuple[Offset, int, Waiter]]
     sequence = count()
     """Numbers waiters in the order in which they came, for all partitions."""
 
     def __init__(self, raised: Raised) -> None:
         self._raised = raised
-        self.rows = []
+        self.rows: list[tuple[Offset, int, Waiter]] = []
         """A heap. Cancelled waiters stay in it for a while; when it is empty, nobody waits."""
         self._live = 0
 

@@ -38,7 +38,7 @@ from onelog.kernel._native.crc import (
     crc32c,
     topic_hash,
 )
-from onelog.kernel._native.ends import PartitionEnd, VisibleEnd, WaiterRows
+from onelog.kernel._native.ends import PartitionEnd, VisibleEnd
 from onelog.kernel._native.feed import FeedSource, Unconcerned
 from onelog.kernel._native.file_end import FileEnd, LogEnd
 from onelog.kernel._native.filters import (
@@ -67,7 +67,6 @@ from onelog.kernel._native.kafka_view import view_batches
 from onelog.kernel._native.keep import (
     keep_records,
 )
-from onelog.kernel._native.locks import StateLock
 from onelog.kernel._native.loop_pass import LoopPass, pass_of
 from onelog.kernel._native.mqtt_acks import (
     MqttPass,
@@ -161,7 +160,6 @@ __all__ = [
     "QueueFeed",
     "ReadyEnd",
     "StageRuns",
-    "StateLock",
     "UnsettledRun",
     "AmqpEnvelopes",
     "AmqpInput",
@@ -170,7 +168,6 @@ __all__ = [
     "FileEnd",
     "FrameInput",
     "VisibleEnd",
-    "WaiterRows",
     "Unconcerned",
     "Ticker",
     "PartitionEnd",

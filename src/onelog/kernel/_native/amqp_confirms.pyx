@@ -167,15 +167,15 @@ cdef class PublishPass:
         """Let a run wait for what was just staged."""
         cdef StageRuns waiting = self.waiting
         run.index = stage.builder.records - 1
-        if self.stage is not stage or stage.rows is not self.rows or not self.rows:
+        if self.stage is not stage or stage.owner.rows is not self.rows or not self.rows:
             waiting = StageRuns.__new__(StageRuns)
             waiting.results = [None]
             waiting.runs = []
             waiting.turn = self
             waiting.index = run.index
-            stage.rows.append((waiting, 0, run.index))
+            stage.owner.rows.append((waiting, 0, run.index))
             self.tick_soon()
-            self.stage, self.rows, self.waiting = stage, stage.rows, waiting
+            self.stage, self.rows, self.waiting = stage, stage.owner.rows, waiting
         run.stage_runs = waiting
         waiting.runs.append(run)
         return 0

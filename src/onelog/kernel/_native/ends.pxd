@@ -15,10 +15,6 @@ cdef class Pending:
 
     cdef int answer(self, object error) except -1
 
-cdef class WaiterRows:
-    # As in the twin.
-    cdef public list rows
-
 cdef class VisibleEnd:
     # As in the twin.
     cdef public int64_t high_watermark
@@ -29,8 +25,8 @@ cdef class VisibleEnd:
     cdef public int64_t unseen_bytes
     cdef public object budget
     cdef public dict late
-    cdef public WaiterRows waiters
-    cdef public WaiterRows stable_waiters
+    cdef public object waiters
+    cdef public object stable_waiters
     cdef public object producers
     cdef public object fed_topics
     cdef public bint feeding

@@ -16,7 +16,6 @@ from onelog.kernel._native.clock cimport read_monotonic
 from onelog.kernel._native.feed cimport FeedSource
 from onelog.kernel._native.file_end cimport FileEnd, LogEnd
 from onelog.kernel._native.format cimport HEADER_BYTES, PREFIX_BYTES, ol_get16, ol_get32, ol_get64
-from onelog.kernel._native.locks cimport StateLock
 from onelog.kernel._native.sync_threads cimport SyncEnd, SyncThreads, SyncTicket
 
 from onelog.base import faults
@@ -60,10 +59,6 @@ cdef class Pending:
     def __call__(self, error):
         """The records are visible, or will never be."""
         self.answer(error)
-
-
-cdef class WaiterRows:
-    """Those who wait for an end."""
 
 
 cdef class VisibleEnd:
@@ -277,16 +272,14 @@ cdef class PartitionEnd:
         cdef LogEnd log = self.log_end
         cdef object gate, file, ticket, syncer = self.shared.syncer, disk = syncer.disk
         cdef object watch = self.shared.syncs
-        cdef StateLock gate_lock
         cdef Flight flight
         if log is None or log.maintenance is None:
             return False
         gate = log.maintenance
-        gate_lock = gate.lock
-        if not gate_lock.take_now():
+        if not gate.lock.acquire(False):
             return False
         try:
-            if gate.ticket is not None or not log.lock.take_now():
+            if gate.ticket is not None or not log.lock.acquire(False):
                 return False
             try:
                 file = self._only_file()
@@ -299,7 +292,7 @@ cdef class PartitionEnd:
                 flight.size_bytes = log.active.size_bytes
                 flight.end = log.end
             finally:
-                log.lock.give()
+                log.lock.release()
             if isinstance(disk, SyncThreads):
                 ticket = (<SyncThreads> disk).begin(file, flight)
             else:
@@ -309,7 +302,7 @@ cdef class PartitionEnd:
             gate.flight = flight
             gate.ticket = ticket
         finally:
-            gate_lock.give()
+            gate.lock.release()
         self.syncing = True
         self.jobs.running += 1
         if watch.timer is None:
@@ -384,7 +377,7 @@ cdef class Flight(SyncEnd):
         cdef LogEnd log = self.log
         cdef object gate = log.maintenance, writer
         cdef int error
-        log.lock.take()
+        log.lock.acquire()
         try:
             if gate.ticket is not ticket:
                 return
@@ -398,4 +391,4 @@ cdef class Flight(SyncEnd):
             if writer is not None and self.segment.size_bytes == self.size_bytes:
                 writer.dirty = False
         finally:
-            log.lock.give()
+            log.lock.release()

@@ -9,7 +9,6 @@ the fan-out leaves.
 from libc.stdint cimport int64_t
 
 from onelog.kernel._native.clock cimport read_clock
-from onelog.kernel._native.mqtt_delivery cimport Delivery
 from onelog.kernel._native.mqtt_fanout cimport MqttFanout
 from onelog.kernel._native.queue_end cimport QueueFeed
 
@@ -68,24 +67,20 @@ cdef class FeedSource:
         cdef MqttFanout fanout = self.fanout
         cdef object failure = None
         cdef bytes topic = None
-        cdef Delivery delivery
+        cdef int64_t following
         self.busy = True
         self.missed = False
         try:
             if self.stream.record.fixed_topic is not None:
                 topic = self.fixed_topic
-            delivery = fanout.hand_out(
+            reached, touched, fallen = fanout.hand_out(
                 data, self.number, self.position, read_clock(self.clock), topic
             )
-            if (
-                delivery.left is not None or delivery.fallen is not None
-                or fanout.retained or fanout.broken
-            ):
-                self.live.listener.handed_out(
-                    self, data, delivery.following, delivery.left or [], delivery.fallen or []
-                )
+            following = reached
+            if touched or fallen or fanout.retained or fanout.broken:
+                self.live.listener.handed_out(self, data, following, touched, fallen)
             else:
-                self.position = delivery.following
+                self.position = following
         except Exception as error:
             failure = error
         finally:

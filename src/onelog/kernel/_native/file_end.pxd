@@ -3,7 +3,6 @@
 from libc.stdint cimport int32_t, int64_t
 
 from onelog.kernel._native.build cimport BatchBuilder
-from onelog.kernel._native.locks cimport StateLock
 
 cdef class FileEnd:
     # As in the twin.
@@ -36,7 +35,7 @@ cdef class FileEnd:
 
 cdef class LogEnd:
     # As in the twin.
-    cdef public StateLock lock
+    cdef public object lock
     cdef public object stopped
     cdef public bint closed
     cdef public bint frozen

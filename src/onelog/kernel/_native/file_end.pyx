@@ -152,7 +152,7 @@ cdef class LogEnd:
     cdef bytes put(self, BatchBuilder builder, int32_t leader_epoch, bint index_topics):
         cdef int32_t count = builder.records
         cdef bytes data = None
-        if not self.lock.take_now():
+        if not self.lock.acquire(False):
             return None
         try:
             if self.stopped is None and not self.closed and not self.frozen:
@@ -166,5 +166,5 @@ cdef class LogEnd:
                     self.unsaved_bytes += PyBytes_GET_SIZE(data)
                     self.end += count
         finally:
-            self.lock.give()
+            self.lock.release()
         return data

@@ -1,11 +1,5 @@
 """C face of the pass of a loop."""
 
-cdef class PassCall:
-    cdef int make(self) except -1
-
-cdef class PassEnd(PassCall):
-    cdef int send_few(self) except -1
-
 cdef class LoopPass:
     cdef object __weakref__
     cdef object loop
@@ -14,16 +8,10 @@ cdef class LoopPass:
     cdef bint is_ending
     cdef list calls
     cdef list lasts
-    # An empty list, for the next calls.
-    cdef list spare
-    # What has bytes to send at the end of this pass.
-    cdef PassEnd sending
 
     cdef bint begin(self) noexcept
     cdef int end(self) except -1
-    cdef int soon(self, object call) except -1
     cdef int later(self, object call) except -1
-    cdef int send_few(self) except -1
     cdef int _make(self, list calls) except -1
 
 cpdef LoopPass pass_of(loop)

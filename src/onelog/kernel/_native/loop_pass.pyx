@@ -1,35 +1,13 @@
 """The pass of a loop, compiled: what one wake-up leads to is done before it ends.
 
 Rules: the twin is the specification. `begin` and `end` are `run` for wake-ups in C: only one whose
-`begin` was True calls `end`. Calls of the kernel's own (`PassCall`) take no frame. `send_few` sends
-in the middle of a pass what waits for few sockets.
+`begin` was True calls `end`.
 """
-
-from onelog.kernel._native.lists cimport clear_list
 
 from weakref import WeakValueDictionary
 
 # By the id of the loop, which a pass keeps alive.
 cdef object _passes = WeakValueDictionary()
-
-
-cdef class PassCall:
-    """A call of the kernel's own."""
-
-    cdef int make(self) except -1:
-        raise NotImplementedError
-
-    def __call__(self):
-        """Make the call."""
-        self.make()
-
-
-cdef class PassEnd(PassCall):
-    """Sends what was written in a pass."""
-
-    cdef int send_few(self) except -1:
-        """Send now, if it is little; no protocol is called. The call of the pass's end stays."""
-        raise NotImplementedError
 
 
 cdef class LoopPass:
@@ -42,14 +20,10 @@ cdef class LoopPass:
 
     def call_soon(self, call):
         """Call it before the wake-up ends; if there is none, in the next pass of the loop."""
-        self.soon(call)
-
-    cdef int soon(self, object call) except -1:
         if self.is_open and not self.is_ending:
             self.calls.append(call)
         else:
             self.loop.call_soon(call)
-        return 0
 
     def call_last(self, call):
         """Call it behind those of `call_soon`."""
@@ -58,19 +32,8 @@ cdef class LoopPass:
     cdef int later(self, object call) except -1:
         if self.is_open:
             self.lasts.append(call)
-            if isinstance(call, PassEnd):
-                self.sending = <PassEnd> call
         else:
             self.loop.call_soon(call)
-        return 0
-
-    cdef int send_few(self) except -1:
-        """Send what was written in this pass, if it is little."""
-        if self.sending is not None:
-            try:
-                self.sending.send_few()
-            except Exception as error:
-                self.loop.call_soon(raise_again, error)
         return 0
 
     def run(self, wake_up):
@@ -96,27 +59,23 @@ cdef class LoopPass:
         cdef list calls
         self.is_ending = True
         if self.calls:
-            self._make(self.calls)  # nothing joins them
+            calls = self.calls
+            self.calls = []
+            self._make(calls)
         self.is_open = False
-        self.sending = None
         if self.lasts:
             calls = self.lasts
-            self.lasts = [] if self.spare is None else self.spare
-            self.spare = None
+            self.lasts = []
             self._make(calls)
-            self.spare = calls
         return 0
 
     cdef int _make(self, list calls) except -1:
         for call in calls:
             try:
-                if isinstance(call, PassCall):
-                    (<PassCall> call).make()
-                else:
-                    call()
+                call()
             except Exception as error:
                 self.loop.call_soon(raise_again, error)
-        return clear_list(calls)
+        return 0
 
 
 def raise_again(error):

@@ -7,22 +7,17 @@ from onelog.kernel._native.format cimport ol_put16
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 from onelog.kernel._native.outbox cimport Receiver
 from onelog.kernel._native.stage cimport StageCall
-from onelog.kernel._native.tick cimport Ticker
 
 cdef enum:
     STAGES_MAX = 65536
 
 cdef class MqttAcks
 
-cdef class StageAcks
-
 cdef class MqttPass:
     cdef readonly list dirty
     cdef readonly list acking
     cdef object clock
     cdef object tick_soon
-    # Whose method `tick_soon` is, if that is the kernel's.
-    cdef Ticker ticker
     cdef object reason_of
     cdef readonly Py_ssize_t bytes_max
     cdef readonly int64_t received_bytes
@@ -31,7 +26,6 @@ cdef class MqttPass:
     cdef int64_t now_ms
 
     cpdef list take_acks(self)
-    cdef StageAcks _take_alone(self)
     cdef int _spread(
         self, MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn
     ) except -1

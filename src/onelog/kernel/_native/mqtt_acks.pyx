@@ -10,11 +10,9 @@ from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport calloc, free, realloc
 
 from onelog.kernel._native.format cimport bytes_at, ol_get16
-from onelog.kernel._native.lists cimport clear_list
 from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
 from onelog.kernel._native.outbox cimport Receiver
 from onelog.kernel._native.stage cimport Stage
-from onelog.kernel._native.tick cimport Ticker
 
 from onelog.base.errors import InvalidRequest
 from onelog.kernel._native.mqtt_output import encode_acks
@@ -40,9 +38,6 @@ cdef class MqttPass:
         self.acking = []
         self.clock = clock
         self.tick_soon = tick_soon
-        ticking = getattr(tick_soon, "__self__", None)
-        if isinstance(ticking, Ticker) and tick_soon == ticking.tick_soon:
-            self.ticker = ticking
         self.bytes_max = bytes_max
 
     def await_stages(self, list dirty not None):
@@ -52,23 +47,24 @@ cdef class MqttPass:
         cdef Stage stage
         if not self.acking:
             return
-        if len(self.dirty) == 1:
-            (<Stage> dirty[0]).rows.append((self._take_alone(), 0, 0))
-            return
         for found in self.take_acks():
             if found is not None:
                 stage = dirty[number]
-                stage.rows.append((found, 0, 0))
+                stage.owner.rows.append((found, 0, 0))
             number += 1
 
     cpdef list take_acks(self):
         """Per dirty stage the acknowledgements that wait for it; None: there are none."""
         cdef list waiting = [None] * len(self.dirty)
+        cdef StageAcks alone
         cdef Py_ssize_t *seen
         cdef Py_ssize_t turn = 0
         cdef MqttAnswers row
         if len(waiting) == 1:
-            waiting[0] = self._take_alone()
+            alone = _stage_acks(self, 0)
+            for row in self.acking:
+                alone.waiting.append(row.wait(1))
+            waiting[0] = alone
         elif self.acking:
             seen = <Py_ssize_t *> calloc(len(waiting), sizeof(Py_ssize_t))
             if seen is NULL:
@@ -79,17 +75,8 @@ cdef class MqttPass:
                     self._spread(row.wait(0), waiting, seen, turn)
             finally:
                 free(seen)
-        clear_list(self.acking)
+        self.acking.clear()
         return waiting
-
-    cdef StageAcks _take_alone(self):
-        """The acknowledgements of a pass in which records of one stage were staged."""
-        cdef StageAcks alone = _stage_acks(self, 0)
-        cdef MqttAnswers row
-        for row in self.acking:
-            alone.waiting.append(row.wait(1))
-        clear_list(self.acking)
-        return alone
 
     cdef int _spread(
         self, MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn

@@ -16,15 +16,9 @@ cdef struct Mark:
     Py_ssize_t end[2]
 
 @cython.final
-@cython.freelist(8)
 cdef class Delivery:
-    # Subscribers that were given bytes; those that fell behind, and those whose owner has to act,
-    # None: there are none.
     cdef list touched
     cdef list fallen
-    cdef list left
-    # The offset to go on from.
-    cdef int64_t following
     cdef int32_t partition
     # The topic of the record before, in bytes that outlive the call; NULL: there is none.
     cdef Slice topic
@@ -64,4 +58,3 @@ cdef class Delivery:
     cdef int _end_numbered(self, Plan plan) except -1
     cdef int _copy_model(self, MqttOutput output, int group) except -1
     cdef int _touch(self, MqttOutput output) except -1
-    cdef int _fall(self, MqttOutput output, int64_t offset) except -1

@@ -173,14 +173,7 @@ cdef class Delivery:
             self._touch(output)
         if count < self.marks_count:
             output.live = False
-            self._fall(output, self.marks[count].offset)
-        return 0
-
-    cdef int _fall(self, MqttOutput output, int64_t offset) except -1:
-        """It falls behind at the record of this offset."""
-        if self.fallen is None:
-            self.fallen = []
-        self.fallen.append((output, offset))
+            self.fallen.append((output, self.marks[count].offset))
         return 0
 
     cdef int _touch(self, MqttOutput output) except -1:
@@ -273,7 +266,7 @@ cdef class Delivery:
                 packet_id = output.next_packet(self.partition, offset, granted)
             if packet_id == 0:
                 output.live = False
-                self._fall(output, offset)
+                self.fallen.append((output, offset))
                 return 0
         write_publish(
             &output.sink, v5, packet, target.identifiers, flags, packet_id, length, hint

@@ -48,7 +48,7 @@ cdef class MqttFanout:
     cdef Plan _find(self, Slice topic)
     cdef tuple _allowed(self, tuple numbers, bytes topic)
     cdef Known _plan(self, bytes topic)
-    cdef Delivery hand_out(
+    cdef tuple hand_out(
         self, object data, int32_t partition, int64_t start_offset, int64_t now_ms,
         bytes default_topic,
     )

@@ -256,12 +256,9 @@ cdef class MqttFanout:
         is the first one. Otherwise the result ends before it, as it does before a record that
         cannot be delivered.
         """
-        cdef Delivery delivery = self.hand_out(
-            data, partition, start_offset, now_ms, default_topic
-        )
-        return delivery.following, delivery.left or [], delivery.fallen or []
+        return self.hand_out(data, partition, start_offset, now_ms, default_topic)
 
-    cdef Delivery hand_out(
+    cdef tuple hand_out(
         self, object data, int32_t partition, int64_t start_offset, int64_t now_ms,
         bytes default_topic,
     ):
@@ -273,6 +270,7 @@ cdef class MqttFanout:
         cdef bint begun = False
         cdef Delivery delivery = Delivery.__new__(Delivery)
         delivery.touched = []
+        delivery.fallen = []
         delivery.partition = partition
         self.reached = start_offset
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -302,13 +300,11 @@ cdef class MqttFanout:
         finally:
             PyBuffer_Release(&view)
             self.delivered += delivery.given
-        delivery.following = following
-        delivery.left = self._write(delivery.touched)
-        return delivery
+        return following, self._write(delivery.touched), delivery.fallen
 
     cdef list _write(self, list touched):
-        """Write the bytes of each subscriber. Returns those whose owner has to act, or None."""
-        cdef list left = None
+        """Write the bytes of each subscriber. Returns those whose owner has to act."""
+        cdef list left = []
         cdef MqttOutput output
         cdef bytes chunk
         for output in touched:
@@ -328,8 +324,6 @@ cdef class MqttFanout:
                     self.broken.append((output, error))
                 if not output.kept:
                     continue
-            if left is None:
-                left = []
             left.append(output)
         return left
 

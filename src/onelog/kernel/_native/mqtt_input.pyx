@@ -191,10 +191,7 @@ cdef class MqttInput(MqttAnswers):
     cdef int _finish(self, bint clean) except -1:
         cdef MqttPass turn = self.turn
         if clean and turn.dirty:
-            if turn.ticker is not None:
-                turn.ticker.soon()
-            else:
-                turn.tick_soon()
+            turn.tick_soon()
         if not self.output.live:
             self.owner.catch_up()
         return 0

@@ -115,6 +115,7 @@ def deliver_places(
     cdef object failed = None
     cdef Delivery delivery = Delivery.__new__(Delivery)
     delivery.touched = []
+    delivery.fallen = []
     delivery.partition = partition
     open_source(&source, data, 0, None, False)
     try:
@@ -136,4 +137,4 @@ def deliver_places(
         free(spans)
         close_source(&source)
         fanout.delivered += delivery.given
-    return failed, delivery.touched, delivery.fallen or []
+    return failed, delivery.touched, delivery.fallen

@@ -17,8 +17,7 @@ from onelog.kernel._native.epoll cimport (
     close_fd, epoll_create1, epoll_event, epoll_wait, iovec, ol_send, ol_sending, ol_watch,
     shutdown,
 )
-from onelog.kernel._native.lists cimport clear_list
-from onelog.kernel._native.loop_pass cimport LoopPass, PassEnd, pass_of
+from onelog.kernel._native.loop_pass cimport LoopPass, pass_of
 from onelog.kernel._native.outbox cimport Outbox, Receiver, receiver_of
 from onelog.kernel._native.sends cimport Sends
 from onelog.kernel._native.socket_accept cimport accept_socket
@@ -28,13 +27,36 @@ from onelog.kernel._native.socket_read cimport ol_reading, read_once
 import os
 import socket
 
+cdef enum:
+    EVENTS_MAX = 256
+    READS_MAX = 4
+    PIECES_MAX = 1024
+    SENDINGS_MAX = 256
+    # A send of so few bytes does not let go of the interpreter: to get it back may take longer.
+    ALONE_BYTES_MAX = 65536
+
 
 cdef object _error(int number):
     return OSError(number, os.strerror(number))
 
 
-cdef class SocketSet(PassEnd):
+cdef class SocketSet:
     """Sockets that are watched together; all methods are called on the loop."""
+
+    cdef object loop
+    cdef LoopPass passing
+    cdef int fd
+    cdef set transports
+    cdef list dirty
+    cdef bint is_soon
+    cdef bint is_closing
+    cdef readonly bint is_closed
+    cdef object flush
+    cdef char *buffer
+    cdef epoll_event events[EVENTS_MAX]
+    cdef iovec vectors[PIECES_MAX]
+    cdef ol_sending sendings[SENDINGS_MAX]
+    cdef Sends sends
 
     def __cinit__(self):
         self.fd = -1
@@ -51,6 +73,7 @@ cdef class SocketSet(PassEnd):
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise _error(errno)
+        self.flush = self._flush
         loop.add_reader(self.fd, self._wake)
 
     def __dealloc__(self):
@@ -123,40 +146,25 @@ cdef class SocketSet(PassEnd):
         self.dirty.append(transport)
         if not self.is_soon:
             self.is_soon = True
-            self.passing.later(self)
+            self.passing.later(self.flush)
         return 0
 
-    cdef int send_few(self) except -1:
-        cdef SocketTransport transport
-        if len(self.dirty) > FEW_MAX:
-            return 0
-        for transport in self.dirty:
-            if transport.is_slow:
-                return 0  # only a flush lets its protocol write again
-        self._send_all(self.dirty)
-        return clear_list(self.dirty)
-
-    cdef int make(self) except -1:
-        """Send what was written, as one flush."""
+    def _flush(self):
         cdef list dirty = self.dirty
         cdef SocketTransport transport
-        self.is_soon = False
-        if dirty:
-            self.dirty = []
-            self._send_all(dirty)
-            for transport in dirty:
-                if transport.is_slow:
-                    transport.resume_if_sent()
-        return 0
-
-    cdef int _send_all(self, list dirty) except -1:
         cdef Py_ssize_t at = 0, count = len(dirty), upto
+        self.is_soon = False
+        if count == 0:
+            return
+        self.dirty = []
         while at < count:
             upto = self._send_some(dirty, at, count)
             while at < upto:
                 (<SocketTransport> dirty[at]).is_dirty = False
                 at += 1
-        return 0
+        for transport in dirty:
+            if transport.is_slow:
+                transport.resume_if_sent()
 
     cdef Py_ssize_t _send_some(self, list dirty, Py_ssize_t at, Py_ssize_t count) except -1:
         """Send the bytes of transports from `at` on, as far as the room here goes: how far."""
@@ -191,6 +199,28 @@ cdef class SocketSet(PassEnd):
 
 cdef class SocketTransport(Outbox):
     """One connection of a set, with the calls of an asyncio transport."""
+
+    cdef SocketSet owner
+    cdef object protocol
+    cdef object receive
+    # Whose method `receive` is, if that is one of the kernel.
+    cdef Receiver receiver
+    cdef object peername
+    cdef object sock
+    cdef int fd
+    cdef uint32_t watched
+    cdef bint is_dirty
+    cdef bint is_full
+    cdef bint is_lost
+    cdef bint is_slow
+    cdef bint is_paused
+    cdef bint is_half_open
+    cdef bint is_ended
+    cdef bint closing
+    # Whether the last read was large.
+    cdef bint is_large
+    # Whether `sock` owns the descriptor.
+    cdef bint is_shared
 
     def __cinit__(self):
         self.fd = -1

@@ -12,8 +12,6 @@ cdef class Stage:
     cdef readonly BatchBuilder builder
     cdef BatchBuilder spare
     cdef readonly list dirty
-    # The calls that wait for what is staged now.
-    cdef public list rows
     cdef public Py_ssize_t number
 
     cdef int join(self) except -1

@@ -16,7 +16,6 @@ cdef class Stage:
         self.end = end
         self.builder = builder
         self.dirty = dirty
-        self.rows = []
         self.number = -1
 
     cdef int join(self) except -1:

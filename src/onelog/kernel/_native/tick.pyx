@@ -6,8 +6,6 @@ Rules:
 - A batch that needs no look is written here (`ends.pyx`), and a call of the kernel's own (MQTT's
   acknowledgements, AMQP's confirms) is answered here, at once or when a sync has made the batch
   visible. Python writes every other batch and answers every other call (`writing`).
-- A message that comes alone goes to its subscribers as soon as it is visible. Acknowledging it, and
-  all other work of its tick, comes behind that: a sleeping processor does it in its own time.
 - Syncs are asked for when all partitions are written, so that they share what the disk does.
 - Nothing that raises keeps the next batch from being written.
 """
@@ -15,8 +13,6 @@ Rules:
 from libc.stdint cimport int64_t
 
 from onelog.kernel._native.ends cimport PartitionEnd, Pending
-from onelog.kernel._native.lists cimport clear_list
-from onelog.kernel._native.loop_pass cimport LoopPass, PassCall
 from onelog.kernel._native.stage cimport Stage, StageCall
 
 from onelog.base import faults
@@ -43,35 +39,29 @@ cdef class Taken(Pending):
 cdef class Ticker:
     """Writes what is staged at the end of a pass."""
 
-    def __init__(self, list dirty not None, LoopPass passing not None, writing):
+    def __init__(self, list dirty not None, call_soon, writing):
         self.dirty = dirty
         self.on_tick = []
-        self.passing = passing
+        self.call_soon = call_soon
         self.writing = writing
         self.under_way = writing.under_way
         self.taken = []
         self.unsynced = []
+        self.tick_bound = self.tick
 
     def tick_soon(self):
         """Make sure that staged records are written at the end of this pass."""
-        self.soon()
-
-    cdef int soon(self) except -1:
         if self.dirty and not self.ticking:
             self.ticking = True
-            self.passing.soon(self)
-        return 0
+            self.call_soon(self.tick_bound)
 
     def tick(self):
         """Write every dirty partition: one batch, one append each."""
-        self.make()
-
-    cdef int make(self) except -1:
         cdef Stage stage
         cdef Taken row
         if not self.dirty:
             self.ticking = False
-            return 0
+            return
         self.ticks += 1
         self.ticking = True
         for listener in self.on_tick:
@@ -81,20 +71,18 @@ cdef class Ticker:
                 self.writing.listener_raised(error)
         self.ticking = False
         for stage in self.dirty:
-            row = Taken.__new__(Taken) if self.spare is None else self.spare
-            self.spare = None
+            row = Taken.__new__(Taken)
             row.stage = stage
             row.count = stage.builder.records
-            row.is_alone = row.count == 1 and len(self.dirty) == 1
             row.builder = stage.take()
-            row.rows = stage.rows
+            row.rows = stage.owner.rows
             if row.rows:
-                stage.rows = []
+                stage.owner.rows = []
             else:
                 row.rows = None
             self.taken.append(row)
-        clear_list(self.dirty)
-        return self._write_all()
+        self.dirty.clear()
+        self._write_all()
 
     def write_all(self):
         """Write what ticks took, also an outer one."""
@@ -107,7 +95,7 @@ cdef class Ticker:
                 row = <Taken> self.taken[self.next]
                 self.next += 1
                 if self.next == len(self.taken):  # a write may wake a publisher that ticks
-                    clear_list(self.taken)
+                    self.taken.clear()
                     self.next = 0
                 self._write(row)
         finally:
@@ -145,8 +133,6 @@ cdef class Ticker:
         row.base = base
         if is_seen:
             self.messages += row.count
-            if row.is_alone:
-                self.passing.send_few()
             if row.rows is not None:
                 self._answer(row)
         else:
@@ -158,14 +144,6 @@ cdef class Ticker:
             end.visible.await_visible(row)
             self.unsynced.append(end)
         row.stage.give_back(row.builder)
-        return self._keep_spare(row) if is_seen else 0
-
-    cdef int _keep_spare(self, Taken row) except -1:
-        """Nobody has this row any more."""
-        row.stage = None
-        row.builder = None
-        row.rows = None
-        self.spare = row
         return 0
 
     cdef int _answer(self, Taken row) except -1:

@@ -43,7 +43,7 @@ from onelog.kernel.pure.crc import (
     crc32c,
     topic_hash,
 )
-from onelog.kernel.pure.ends import PartitionEnd, VisibleEnd, WaiterRows
+from onelog.kernel.pure.ends import PartitionEnd, VisibleEnd
 from onelog.kernel.pure.feed import FeedSource, Unconcerned
 from onelog.kernel.pure.file_end import FileEnd, LogEnd
 from onelog.kernel.pure.filters import (
@@ -71,7 +71,6 @@ from onelog.kernel.pure.kafka_view import (
     tag_batch,
     view_batches,
 )
-from onelog.kernel.pure.locks import StateLock
 from onelog.kernel.pure.loop_pass import LoopPass, pass_of
 from onelog.kernel.pure.mqtt_acks import MqttPass, StageAcks, encode_acks
 from onelog.kernel.pure.mqtt_fanout import MqttFanout
@@ -152,7 +151,6 @@ __all__ = [
     "QueueFeed",
     "ReadyEnd",
     "StageRuns",
-    "StateLock",
     "UnsettledRun",
     "AmqpEnvelopes",
     "AmqpInput",
@@ -161,7 +159,6 @@ __all__ = [
     "FileEnd",
     "FrameInput",
     "VisibleEnd",
-    "WaiterRows",
     "Unconcerned",
     "Ticker",
     "PartitionEnd",

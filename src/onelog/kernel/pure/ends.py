@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from onelog.kernel.pure.file_end import LogEnd
 
 
-class WaiterRows:
-    """Those who wait for an end."""
-
-    __slots__ = ("rows",)
-
-    rows: list[Any]
-    """Empty: nobody waits."""
-
-
 class VisibleEnd:
     """The end that readers see, and those who are fed with it."""
 
@@ -50,9 +41,9 @@ class VisibleEnd:
     late: dict[Any, Offset]
     """Feeds that began while a gap was being read, and where each began: batches behind the gap may
     lie below that, too."""
-    waiters: WaiterRows
+    waiters: Any
     """Those who wait for an answer to a write, and readers of uncommitted records."""
-    stable_waiters: WaiterRows
+    stable_waiters: Any
     producers: Any
     fed_topics: bytes | None
     """While a feed is called: the topics of its data, in the index's form; None: read the data."""

@@ -16,7 +16,6 @@ from onelog.kernel.types import RAW_TOPIC_BYTES_MAX, RAW_TOPICS_MAX, REL_MAX
 
 if TYPE_CHECKING:
     from onelog.kernel.pure.build import BatchBuilder
-    from onelog.kernel.pure.locks import StateLock
 
 
 class FileEnd:
@@ -100,7 +99,7 @@ class LogEnd:
         "maintenance", "stopped", "unsaved_bytes", "unsynced",
     )  # fmt: skip
 
-    lock: StateLock
+    lock: Any
     """Guards this state; never held while the disk syncs."""
     stopped: PartitionStopped | None
     closed: bool

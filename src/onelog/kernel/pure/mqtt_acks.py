@@ -67,7 +67,7 @@ class MqttPass:
         if self.acking:
             for number, found in enumerate(self.take_acks()):
                 if found is not None:
-                    dirty[number].rows.append((found, 0, 0))
+                    dirty[number].owner.rows.append((found, 0, 0))
 
     def take_acks(self) -> list[StageAcks | None]:
         """Per dirty stage the acknowledgements that wait for it; None: there are none."""

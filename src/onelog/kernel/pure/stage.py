@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Stage:
     """A partition's builder. It is on the shared list of dirty stages while records are staged."""
 
-    __slots__ = ("_spare", "builder", "dirty", "end", "number", "owner", "rows")
+    __slots__ = ("_spare", "builder", "dirty", "end", "number", "owner")
 
     def __init__(
         self,
@@ -27,8 +27,6 @@ class Stage:
         self.builder = builder
         self._spare: BatchBuilder | None = None
         self.dirty = dirty
-        self.rows: list[Any] = []
-        """The calls that wait for what is staged now."""
         self.number = -1
         """Its index in the list of dirty stages; -1: it is not there."""
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from onelog.kernel.pure.build import BatchBuilder
-    from onelog.kernel.pure.loop_pass import LoopPass
     from onelog.kernel.pure.stage import Stage
 
 
@@ -48,15 +47,17 @@ class Writes(Protocol):
 class Ticker:
     """Writes what is staged at the end of a pass."""
 
-    __slots__ = ("_pass", "_taken", "_ticking", "_writing", "dirty", "messages", "on_tick",
+    __slots__ = ("_call_soon", "_taken", "_ticking", "_writing", "dirty", "messages", "on_tick",
                  "ticks")  # fmt: skip
 
-    def __init__(self, dirty: list[Stage], passing: LoopPass, writing: Writes) -> None:
+    def __init__(
+        self, dirty: list[Stage], call_soon: Callable[[Callable[[], None]], Any], writing: Writes
+    ) -> None:
         self.dirty = dirty
         self.on_tick: list[Callable[[list[Stage]], None]] = []
         """Called with the dirty stages before a tick takes the records: code that staged some
         itself registers the calls that wait for them."""
-        self._pass = passing
+        self._call_soon = call_soon
         self._writing = writing
         self._taken: deque[tuple[Stage, BatchBuilder, int, list[Any]]] = deque()
         """Records that ticks took and have not written yet."""
@@ -69,7 +70,7 @@ class Ticker:
         """Make sure that staged records are written at the end of this pass."""
         if self.dirty and not self._ticking:
             self._ticking = True
-            self._pass.call_soon(self.tick)
+            self._call_soon(self.tick)
 
     def tick(self) -> None:
         """Write every dirty partition: one batch, one append each."""
@@ -85,9 +86,9 @@ class Ticker:
                 self._writing.listener_raised(error)
         self._ticking = False
         for stage in self.dirty:
-            count = stage.builder.count
-            self._taken.append((stage, stage.take(), count, stage.rows))
-            stage.rows = []
+            outlet, count = stage.owner, stage.builder.count
+            self._taken.append((stage, stage.take(), count, outlet.rows))
+            outlet.rows = []
         self.dirty.clear()
         self.write_all()
 

@@ -8,12 +8,12 @@ nobody who waits depends on the loop going on.
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from onelog.base.errors import PartitionStopped
 from onelog.base.ids import Offset
-from onelog.kernel import StateLock
 from onelog.storage.engine import SyncDone, SyncTicket
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class MaintenanceGate:
     __slots__ = ("flight", "lock", "ticket")
 
     def __init__(self) -> None:
-        self.lock = StateLock()
+        self.lock = threading.RLock()
         self.flight: Settled | None = None
         self.ticket: SyncTicket | None = None
 

@@ -8,6 +8,7 @@ syncs).
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -20,7 +21,7 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.base.ids import Offset
-from onelog.kernel import LogEnd, StateLock, bus_faults
+from onelog.kernel import LogEnd, bus_faults
 from onelog.storage.engine import LogSettings
 from onelog.storage.files import is_full
 from onelog.storage.segment.checkpoint import SegmentRow
@@ -46,7 +47,7 @@ class PartitionState(LogEnd):
         self.directory = directory
         self.shared = shared
         self.settings = settings
-        self.lock = StateLock()
+        self.lock = threading.RLock()
         self.maintenance = MaintenanceGate()
         self.start = Offset(0)
         self.end = self.durable = self.unsaved_bytes = 0

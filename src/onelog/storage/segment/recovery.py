@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ import msgspec
 
 from onelog.base.errors import PartitionCorrupt
 from onelog.base.ids import Offset
-from onelog.kernel import REL_MAX, StateLock
+from onelog.kernel import REL_MAX
 from onelog.storage.engine import LogSettings, TornTail
 from onelog.storage.files import OpenFile, is_full, remove, sync_directory
 from onelog.storage.segment.checkpoint import (
@@ -82,7 +83,7 @@ class LogRecovery:
     """One opening of a partition's directory."""
 
     def __init__(
-        self, directory: str, shared: EngineShared, lock: StateLock, settings: LogSettings
+        self, directory: str, shared: EngineShared, lock: threading.RLock, settings: LogSettings
     ) -> None:
         self._directory = directory
         self._shared = shared
