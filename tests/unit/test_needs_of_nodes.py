@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 
 from onelog.base.errors import Unavailable
-from onelog.cluster.exact_needs import ShardTerms
 from onelog.cluster.needs_of_nodes import FRESH_S, SLICE, NeedsOfNode, NodePins
 from onelog.cluster.rows import NOBODY
 from onelog.log.cluster_map import NodePlace
@@ -30,19 +28,6 @@ class Shards:
 
     def __len__(self) -> int:
         return self.count
-
-
-class Seen:
-    """Who owned the shards at one moment, as this node had heard."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._owners = cluster, dict(cluster.owners)
-
-    def owners(self) -> list[int]:
-        return list(self._owners.values())
-
-    async def holds(self) -> bool:
-        return self._owners == self._cluster.owners | self._cluster.elected
 
 
 class Cluster:
@@ -64,9 +49,7 @@ class Cluster:
         broker = SimpleNamespace(
             streams=self, shards=self.shards, lowest_needs=lambda: dict(self.needs)
         )
-        self.elected: dict[int, int] = {}
-        """Owners of which this node has not heard."""
-        self.pins = NodePins(broker, self, self._call, lambda: self.time, lambda: Seen(self))
+        self.pins = NodePins(broker, self, self._call, lambda: self.time)
 
     def nodes(self) -> list[NodePlace]:
         return [NodePlace(number, 1, "", False, {}) for number in sorted(self.there)]
@@ -157,18 +140,6 @@ async def test_an_old_owner_that_still_names_a_shard_does_not_speak_for_it(
     assert not cluster.is_known()
 
 
-async def test_an_old_owner_does_not_speak_while_nobody_has_heard_of_the_next_one() -> None:
-    """C9, C11: neither it nor this node knows yet; the rows say so."""
-    cluster = Cluster()
-    cluster.elected = {0: NEW}
-    await cluster.pins.ask()
-    assert not cluster.is_known()
-    cluster.owners |= cluster.elected
-    cluster.says = {OLD: NeedsOfNode((1,), ()), NEW: NeedsOfNode((0,), ((*KEY, 7),))}
-    await cluster.pins.ask()
-    assert cluster.pins.lowest() == {KEY: 7}
-
-
 async def test_an_owner_that_no_longer_names_a_shard_makes_its_needs_unknown(
     cluster: Cluster,
 ) -> None:
@@ -242,10 +213,3 @@ async def test_a_node_names_its_shards_and_the_lowest_offsets_of_its_cursors(
     cluster.shards.owned, cluster.needs = {1}, {KEY: 4}
     said = await cluster.pins.answer(OLD, msgspec.Raw())
     assert said == NeedsOfNode((1,), ((*KEY, 4),))
-
-
-def test_before_the_streams_of_the_shards_are_known_nobody_can_be_asked() -> None:
-    """A node that has just started asks again later."""
-    known: Any = SimpleNamespace(shards=lambda: [[], []])
-    with pytest.raises(Unavailable, match="not known yet"):
-        ShardTerms(known, known)

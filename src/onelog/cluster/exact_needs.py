@@ -119,24 +119,6 @@ class SeenTerms:
         return True
 
 
-class ShardTerms(SeenTerms):
-    """Who led the shards, and some partitions, when somebody was asked."""
-
-    def __init__(
-        self, rows: RowStore, known: KnownCluster, keys: Iterable[PartitionKey] = ()
-    ) -> None:
-        """Raises Unavailable when one of them has no leader now, or is not known yet."""
-        shards = known.shards()
-        if not all(shards):
-            raise Unavailable("the streams of the shards are not known yet")
-        self._homes = [own[0] for own in shards]
-        super().__init__(rows, known, [*keys, *self._homes])
-
-    def owners(self) -> list[int]:
-        """The node of each shard."""
-        return [self.term(home)[0] for home in self._homes]
-
-
 class ClusterNeeds(NeededOffsets):
     """The needs of all nodes together."""
 
@@ -185,9 +167,10 @@ class ExactNeeds:
         """What cursors of all nodes need of a partition that ends at `high_watermark` for readers
         now. Raises OnelogError when one of them does not say so."""
         owners = self._owners()
-        standing = ShardTerms(self._rows, self._known, [key])
-        for shard, node in enumerate(standing.owners()):
-            if shard not in owners.get(node, ()):
+        homes = [keys[0] for keys in self._known.shards()]
+        standing = SeenTerms(self._rows, self._known, [key, *homes])
+        for shard, home in enumerate(homes):
+            if standing.term(home)[0] not in owners or shard not in owners[standing.term(home)[0]]:
                 raise Unavailable(f"shard {shard} is moving")
         words: dict[int, ClaimsWord] = {}
 

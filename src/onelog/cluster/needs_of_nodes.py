@@ -6,8 +6,6 @@ Rules:
 - A shard's needs are known while the node that owns it now has named the shard in its newest word,
   and that word is not old. Otherwise nothing leaves: while a shard moves, the old owner no longer
   knows its needs, and the new one does not know them yet.
-- An owner that does not know of its successor cannot speak for it: words count only if a read of
-  the shards' rows, which began after the answers, names the same owners as before the question.
 - A word knows nothing of cursors that came later. Such a cursor needs only what came later, too: so
   nothing leaves beyond the end that a partition had when the owners were asked.
 """
@@ -85,18 +83,6 @@ class KnownOwners(Protocol):
         ...
 
 
-class SeenOwners(Protocol):
-    """Who owned the shards before the question (`exact_needs.ShardTerms`)."""
-
-    def owners(self) -> list[int]:
-        """The node of each shard."""
-        ...
-
-    async def holds(self) -> bool:
-        """Whether the same own them, by a fresh read."""
-        ...
-
-
 class NeedsOfNode(msgspec.Struct, frozen=True, array_like=True):
     """What one node says."""
 
@@ -120,15 +106,8 @@ class NodePins:
     """The needs of all other nodes."""
 
     def __init__(
-        self,
-        broker: OwnBroker,
-        known: KnownOwners,
-        call: Call,
-        now: Callable[[], float],
-        look: Callable[[], SeenOwners],
+        self, broker: OwnBroker, known: KnownOwners, call: Call, now: Callable[[], float]
     ) -> None:
-        """`look` notes who owns the shards now. It raises Unavailable while one has no owner."""
-        self._look = look
         self._broker = broker
         self._known = known
         self._call = call
@@ -197,22 +176,12 @@ class NodePins:
         nodes = {row.id for row in self._known.nodes()} - {self._known.node}
         self._words = {node: word for node, word in self._words.items() if node in nodes}
         self._lowest = None
-        try:
-            standing = self._look()
-        except OnelogError:
-            return  # until every shard has an owner, nothing leaves
-        owners = standing.owners()
-        words: dict[int, NodeWord] = {}
         for node in nodes:
             with contextlib.suppress(OnelogError):  # it is not known, which counts
                 asked_at = self._now()
                 said = await self._call(node, "pins", None, NeedsOfNode, ASK_S)
-                own = {shard for shard, owner in enumerate(owners) if owner == node}
-                shards = own.intersection(said.shards)
-                words[node] = NodeWord(asked_at, frozenset(shards), said.lowest, ends)
-        if words and await standing.holds():
-            self._words.update(words)
-            self._lowest = None
+                self._words[node] = NodeWord(asked_at, frozenset(said.shards), said.lowest, ends)
+                self._lowest = None
 
     async def _ends(self) -> dict[Key, int]:
         """Where the partitions here end now."""

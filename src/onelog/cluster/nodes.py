@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,7 +23,7 @@ from onelog.cluster.appending import METHOD, InnerAppends
 from onelog.cluster.controller import ClusterView
 from onelog.cluster.controlling import Controlling
 from onelog.cluster.elections import ShardElections
-from onelog.cluster.exact_needs import CLAIMS, NEEDS, ExactNeeds, ShardTerms, key_of
+from onelog.cluster.exact_needs import CLAIMS, NEEDS, ExactNeeds, key_of
 from onelog.cluster.exchange import FeedExchange
 from onelog.cluster.forwards import Forwarder
 from onelog.cluster.hosts import HostSettings, ReplicaHost
@@ -151,10 +150,8 @@ class NodeCluster:
         address = self._plan.advertised or str(self._plan.inner.address)
         await registration.open(self._plan.listeners, address)
         self._epoch = registration.epoch
+        self.node_pins = NodePins(broker, self.known, self.call, self._loop.time)
         rows = MetadataRows(self._store)
-        self.node_pins = NodePins(
-            broker, self.known, self.call, self._loop.time, partial(ShardTerms, rows, self.known)
-        )
         self.exact = ExactNeeds(broker, self.known, rows, self.call)
         self.words = KeptWords(broker, self.known, self.host.leads, rows, self.call)
         self.appends = InnerAppends(broker.streams, self.known, self.call)
