@@ -157,7 +157,7 @@ def test_a_replica_that_is_damaged_while_it_runs_copies_anew_and_keeps_its_files
         cluster.until(lambda: cluster.is_synced("t"), 60, "not all copies are in sync")
         load.healed()
     load.prove()
-    assert kept(log)[0].read_bytes()[8] == 0xFF  # noqa: PLR2004 - what the test wrote
+    assert kept(log)[0].read_bytes()[8] == 0xFF
 
 
 def find_damage(node: NodeProcess) -> None:
